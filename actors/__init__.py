@@ -1,0 +1,1 @@
+"""Everything that runs in a nursery: it holds no SQL, and what is written is written by exactly one actor."""

@@ -1,0 +1,1 @@
+"""The frozen values everybody exchanges: they import nothing but each other, and hold no behaviour beyond validation."""
