@@ -1,4 +1,4 @@
-"""`python -m steerway`: the same program as the console script. Imports here are absolute, because this is the package root."""
+"""`python -m steerway`: the same program as the console script. The import is absolute: this is the package's root."""
 
 from steerway.actors.commands import main
 
