@@ -1,1 +1,1 @@
-"""Pure values, contract, codecs and state machines: nothing here waits, reads a clock, draws a random number or does I/O."""
+"""Pure values, contract, codecs and state machines: nothing here waits, reads a clock, draws randomness or does I/O."""

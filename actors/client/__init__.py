@@ -1,1 +1,1 @@
-"""The other end of the wire, by socket or in memory: it may use the protocol and never the runtime, the gateway or the store."""
+"""The other end of the wire, by socket or in memory: it may use the protocol, never the runtime or the store."""

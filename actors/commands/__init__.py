@@ -1,1 +1,1 @@
-"""The command line, one module per command: it parses, prints and exits, and does all its work through the public interface."""
+"""The command line, a module per command: it parses, prints and exits; all else goes through the public interface."""

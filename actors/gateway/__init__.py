@@ -1,1 +1,1 @@
-"""The server side of the wire: sockets, authentication and routing to the contract; it decides nothing about a Session."""
+"""The server's side of the wire: sockets, authentication, routing to the contract; it decides nothing of a Session."""

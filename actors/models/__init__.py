@@ -1,1 +1,1 @@
-"""Which model answers and how its provider is reached: HTTP happens here, and nothing here knows a Session or the store."""
+"""Which model answers and how its provider is reached: HTTP happens here, Sessions and the store are unknown."""

@@ -1,1 +1,1 @@
-"""One resident Session: its letters, its drain and its turns; it writes nothing that belongs to another Session, and its letter loop never waits."""
+"""One resident Session with its drain and turns: it writes no other Session, and its letter loop never waits."""

@@ -1,1 +1,1 @@
-"""Canonical LLM events and one sans-IO adapter per provider protocol: bytes and values in and out, no sockets, and no knowledge of the public contract."""
+"""Canonical LLM events and a sans-IO adapter per provider protocol: no sockets, and nothing of the public contract."""

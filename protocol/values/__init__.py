@@ -1,1 +1,1 @@
-"""The frozen values everybody exchanges: they import nothing but each other, and hold no behaviour beyond validation."""
+"""The frozen values everybody exchanges: they import only each other, and hold no behaviour beyond validation."""
