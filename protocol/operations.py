@@ -1,0 +1,259 @@
+"""Every public operation, as data: parameters, result, declared errors, guards.
+
+Params are always an object; an unknown field is `InvalidRequestError` naming it (ruling C1). The order of this file is the
+order of the documents made from it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .contract import ContractIR, Guard, Operation, Retry
+from .values.errors import (
+    ConflictError,
+    CursorExpiredError,
+    DeclaredError,
+    InboxFullError,
+    InvalidCursorError,
+    ModelUnavailableError,
+    PromptNotFoundError,
+    SessionNotFoundError,
+    StorageUnavailableError,
+)
+from .values.ids import Generation, MessageId, PageCursor, SessionId
+from .values.location import Location
+from .values.message import Message
+from .values.model import ModelRef
+from .values.page import Order, Page
+from .values.prompt import Admission, Delivery, PromptFileInput
+from .values.server import Health, ServerInfo
+from .values.session import IdleOutcome, Interrupted, Outcome, Running, Session, WithdrawOutcome
+from .values.value import Value
+
+
+class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Root of all parameter objects: unlike values, they refuse what they do not know."""
+
+
+class NoParams(Params, frozen=True):
+    """`{}`."""
+
+
+class CreateSession(Params, frozen=True, kw_only=True):
+    id: SessionId | None = None
+    location: Location | None = None
+    parent_id: SessionId | None = None
+    title: str | None = None
+    agent: str | None = None
+    model: ModelRef | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class SessionParams(Params, frozen=True, kw_only=True):
+    session_id: SessionId
+
+
+class ListSessions(Params, frozen=True, kw_only=True):
+    """Either a query, or the `cursor` of an earlier page and nothing else."""
+
+    directory: str | None = None
+    parent_id: SessionId | None = None
+    search: str | None = None
+    order: Order | None = None
+    limit: int | None = None
+    cursor: PageCursor | None = None
+
+
+class SendPrompt(Params, frozen=True, kw_only=True):
+    session_id: SessionId
+    text: str
+    files: tuple[PromptFileInput, ...] | None = None
+    id: MessageId | None = None
+    delivery: Delivery | None = None
+    metadata: dict[str, Any] | None = None
+    resume: bool | None = None
+
+
+class WithdrawPrompt(Params, frozen=True, kw_only=True):
+    session_id: SessionId
+    id: MessageId
+
+
+class ListMessages(Params, frozen=True, kw_only=True):
+    """The first page takes `order` and `limit`; a continuation takes only `cursor`."""
+
+    session_id: SessionId
+    order: Order | None = None
+    limit: int | None = None
+    cursor: PageCursor | None = None
+
+
+class SwitchModel(Params, frozen=True, kw_only=True):
+    session_id: SessionId
+    model: ModelRef
+
+
+class WatchSession(Params, frozen=True, kw_only=True):
+    """`after` is exclusive and 0 when omitted; `generation` is what an earlier answer said."""
+
+    session_id: SessionId
+    after: int | None = None
+    generation: Generation | None = None
+
+
+class SessionStream(Value):
+    """The answer that opens `sessions.events`."""
+
+    subscription: int
+    generation: Generation
+    head: int
+
+
+class LiveStream(Value):
+    """The answer that opens `events.subscribe`."""
+
+    subscription: int
+
+
+def _operation(
+    method: str,
+    params: type[msgspec.Struct],
+    result: Any,
+    summary: str,
+    *errors: type[DeclaredError],
+    stream: bool = False,
+    retry: Retry = "safe",
+    public: bool = False,
+) -> Operation[Any, Any]:
+    namespace, name = method.split(".")
+    guards: tuple[Guard, ...] = () if public else ("authenticated",)
+    if "session_id" in params.__struct_fields__:
+        guards = (*guards, "session")
+        errors = (SessionNotFoundError, *errors)
+    return Operation(
+        method=method,
+        params=params,
+        result=result,
+        errors=errors,
+        summary=summary,
+        namespace=namespace,
+        name=name,
+        stream=stream,
+        guards=guards,
+        retry=retry,
+    )
+
+
+SESSIONS_CREATE: Operation[CreateSession, Session] = _operation(
+    "sessions.create",
+    CreateSession,
+    Session,
+    "Create a session; an id that exists returns that session unchanged.",
+    SessionNotFoundError,
+    ModelUnavailableError,
+    StorageUnavailableError,
+    retry="keyed",
+)
+SESSIONS_GET: Operation[SessionParams, Session] = _operation(
+    "sessions.get", SessionParams, Session, "One session as it stands."
+)
+SESSIONS_LIST: Operation[ListSessions, Page[Session]] = _operation(
+    "sessions.list", ListSessions, Page[Session], "Sessions by creation time, in pages.", InvalidCursorError
+)
+SESSIONS_PROMPT: Operation[SendPrompt, Admission] = _operation(
+    "sessions.prompt",
+    SendPrompt,
+    Admission,
+    "Admit a prompt durably and, unless `resume` is false, wake the session. The receipt means it is committed.",
+    ConflictError,
+    InboxFullError,
+    StorageUnavailableError,
+    retry="keyed",
+)
+SESSIONS_PENDING: Operation[SessionParams, tuple[Admission, ...]] = _operation(
+    "sessions.pending", SessionParams, tuple[Admission, ...], "Admitted Prompts that wait, in admission order."
+)
+SESSIONS_WITHDRAW: Operation[WithdrawPrompt, WithdrawOutcome] = _operation(
+    "sessions.withdraw",
+    WithdrawPrompt,
+    WithdrawOutcome,
+    "Take a pending prompt back; the answer says whether promotion was faster.",
+    PromptNotFoundError,
+    StorageUnavailableError,
+    retry="keyed",
+)
+SESSIONS_INTERRUPT: Operation[SessionParams, Interrupted] = _operation(
+    "sessions.interrupt",
+    SessionParams,
+    Interrupted,
+    "Stop what runs; answered once it is settled, or after 5 s while cleanup goes on. Idle: nothing happens.",
+    retry="keyed",
+)
+SESSIONS_RESUME: Operation[SessionParams, Outcome] = _operation(
+    "sessions.resume",
+    SessionParams,
+    Outcome,
+    "Run at least one provider turn if idle, else join what runs; answers with its outcome.",
+    retry="never",
+)
+SESSIONS_WAIT: Operation[SessionParams, IdleOutcome] = _operation(
+    "sessions.wait", SessionParams, IdleOutcome, "Answered when the session is idle; starts nothing."
+)
+SESSIONS_ACTIVE: Operation[NoParams, dict[str, Running]] = _operation(
+    "sessions.active", NoParams, dict[str, Running], "The sessions this process is draining right now."
+)
+SESSIONS_MESSAGES: Operation[ListMessages, Page[Message]] = _operation(
+    "sessions.messages", ListMessages, Page[Message], "A session's messages, in pages.", InvalidCursorError
+)
+SESSIONS_SWITCH_MODEL: Operation[SwitchModel, Session] = _operation(
+    "sessions.switch_model",
+    SwitchModel,
+    Session,
+    "Select the model of the next Provider Turn.",
+    ModelUnavailableError,
+    StorageUnavailableError,
+    retry="keyed",
+)
+SESSIONS_EVENTS: Operation[WatchSession, SessionStream] = _operation(
+    "sessions.events",
+    WatchSession,
+    SessionStream,
+    "The durable stream of one session: everything after `after`, then new commits; no gap, no duplicate.",
+    CursorExpiredError,
+    stream=True,
+)
+EVENTS_SUBSCRIBE: Operation[NoParams, LiveStream] = _operation(
+    "events.subscribe",
+    NoParams,
+    LiveStream,
+    "The live stream of the whole instance: no replay, no filter.",
+    stream=True,
+)
+SERVER_INFO: Operation[NoParams, ServerInfo] = _operation(
+    "server.info", NoParams, ServerInfo, "Name, version, store generation, limits."
+)
+SERVER_HEALTH: Operation[NoParams, Health] = _operation("server.health", NoParams, Health, "Whether the runtime answers.")
+
+CONTRACT = ContractIR(
+    (
+        SESSIONS_CREATE,
+        SESSIONS_GET,
+        SESSIONS_LIST,
+        SESSIONS_PROMPT,
+        SESSIONS_PENDING,
+        SESSIONS_WITHDRAW,
+        SESSIONS_INTERRUPT,
+        SESSIONS_RESUME,
+        SESSIONS_WAIT,
+        SESSIONS_ACTIVE,
+        SESSIONS_MESSAGES,
+        SESSIONS_SWITCH_MODEL,
+        SESSIONS_EVENTS,
+        EVENTS_SUBSCRIBE,
+        SERVER_INFO,
+        SERVER_HEALTH,
+    )
+)
+"""The whole public surface. `rpc.authenticate`, `rpc.cancel` and `rpc.unsubscribe` belong to the envelope, not to it."""

@@ -1,0 +1,468 @@
+"""What happened: the union of durable and live events, each type declared once.
+
+Rules:
+- An event is an envelope with a typed `data`. The type's name, version and durability are class facts of its data, and
+  `EVENT_TYPES` is the only table of them; the journal, the feed and every client read that table.
+- Durable events have a `seq`, gap-free from 1 within their session. Live events have none and are never replayed.
+- A reader keeps an event of an unknown type as `UnknownData` and skips it; it never fails on it.
+- All times are epoch milliseconds; an absent optional field is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from .failure import Failure
+from .ids import CallId, EventId, MessageId, PartId, SessionId
+from .location import Location
+from .message import Finish
+from .model import ModelRef, Tokens
+from .prompt import Delivery, Prompt
+from .session import Outcome
+from .tool import ManagedOutput, ToolContent
+from .value import Value
+
+
+class EventData(Value):
+    """Root of all event data. Subclasses set `type`; `durable` and `version` where they differ from the defaults."""
+
+    type: ClassVar[str]
+    durable: ClassVar[bool] = True
+    version: ClassVar[int] = 1
+
+
+# --- the session itself -------------------------------------------------------------------------------------------
+
+
+class SessionCreated(EventData):
+    """First event of every session."""
+
+    type: ClassVar[str] = "session.created"
+    title: str
+    location: Location
+    parent_id: SessionId | None = None
+    agent: str | None = None
+    model: ModelRef | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class ModelSwitched(EventData):
+    """The next Provider Turn uses `model`; the running one does not change."""
+
+    type: ClassVar[str] = "session.model.switched"
+    message_id: MessageId
+    model: ModelRef
+    previous: ModelRef | None = None
+
+
+# --- the inbox ----------------------------------------------------------------------------------------------------
+
+
+class PromptAdmitted(EventData):
+    """An Admitted Prompt: durable, pending, not yet in history."""
+
+    type: ClassVar[str] = "session.prompt.admitted"
+    message_id: MessageId
+    prompt: Prompt
+    delivery: Delivery
+    metadata: dict[str, Any] | None = None
+
+
+class PromptPromoted(EventData):
+    """Prompt Promotion: consumes the pending entry and appends the user message, in one transaction."""
+
+    type: ClassVar[str] = "session.prompt.promoted"
+    message_id: MessageId
+    prompt: Prompt
+    delivery: Delivery
+    admitted: int
+    """Time of the admission, which becomes the message's `created`."""
+    metadata: dict[str, Any] | None = None
+
+
+class PromptWithdrawn(EventData):
+    """The prompt left the inbox without ever being in history."""
+
+    type: ClassVar[str] = "session.prompt.withdrawn"
+    message_id: MessageId
+
+
+class SyntheticAdded(EventData):
+    """The runtime wrote an instruction into history itself."""
+
+    type: ClassVar[str] = "session.synthetic"
+    message_id: MessageId
+    text: str
+
+
+# --- provider turns -----------------------------------------------------------------------------------------------
+
+
+class TurnStarted(EventData):
+    """The record of an attempt, committed before its request leaves (ruling B1)."""
+
+    type: ClassVar[str] = "session.turn.started"
+    assistant_message_id: MessageId
+    agent: str
+    model: ModelRef
+    attempt: int
+
+
+class TurnCompleted(EventData):
+    """Terminal: the protocol's explicit end was seen and all calls are settled."""
+
+    type: ClassVar[str] = "session.turn.completed"
+    assistant_message_id: MessageId
+    finish: Finish
+    tokens: Tokens
+    cost: float
+    continues: bool
+    """Whether the turn had local tool calls, so that another turn has to follow."""
+
+
+class TurnFailed(EventData):
+    """Terminal: the turn ended in an error. What arrived stays in history."""
+
+    type: ClassVar[str] = "session.turn.failed"
+    assistant_message_id: MessageId
+    error: Failure
+    tokens: Tokens | None = None
+    cost: float | None = None
+
+
+class TurnInterrupted(EventData):
+    """Terminal: stopped by a user, by shutdown, or found unfinished by recovery (ruling B2)."""
+
+    type: ClassVar[str] = "session.turn.interrupted"
+    assistant_message_id: MessageId
+    reason: Literal["user", "shutdown", "recovery"]
+
+
+class TextStarted(EventData):
+    """A text fragment opened."""
+
+    type: ClassVar[str] = "session.text.started"
+    assistant_message_id: MessageId
+    part_id: PartId
+
+
+class TextEnded(EventData):
+    """The fragment's whole value."""
+
+    type: ClassVar[str] = "session.text.ended"
+    assistant_message_id: MessageId
+    part_id: PartId
+    text: str
+    metadata: dict[str, Any] | None = None
+
+
+class ReasoningStarted(EventData):
+    """A reasoning fragment opened."""
+
+    type: ClassVar[str] = "session.reasoning.started"
+    assistant_message_id: MessageId
+    part_id: PartId
+
+
+class ReasoningEnded(EventData):
+    """The fragment's whole value, with Native Continuation Metadata if the provider gave any."""
+
+    type: ClassVar[str] = "session.reasoning.ended"
+    assistant_message_id: MessageId
+    part_id: PartId
+    text: str
+    metadata: dict[str, Any] | None = None
+
+
+class ToolInputStarted(EventData):
+    """The model began to write a call's input."""
+
+    type: ClassVar[str] = "session.tool.input.started"
+    assistant_message_id: MessageId
+    call_id: CallId
+    tool: str
+
+
+class ToolInputEnded(EventData):
+    """The raw input text, as it arrived."""
+
+    type: ClassVar[str] = "session.tool.input.ended"
+    assistant_message_id: MessageId
+    call_id: CallId
+    text: str
+
+
+class ToolCalled(EventData):
+    """A complete call, committed before its tool starts."""
+
+    type: ClassVar[str] = "session.tool.called"
+    assistant_message_id: MessageId
+    call_id: CallId
+    provider_call_id: str
+    tool: str
+    input: dict[str, Any]
+    executed: bool
+    metadata: dict[str, Any] | None = None
+
+
+class ToolSucceeded(EventData):
+    """The call's one settlement: it worked."""
+
+    type: ClassVar[str] = "session.tool.succeeded"
+    assistant_message_id: MessageId
+    call_id: CallId
+    content: tuple[ToolContent, ...]
+    structured: Any = None
+    managed_outputs: tuple[ManagedOutput, ...] | None = None
+    lossy: bool | None = None
+    result: Any = None
+    metadata: dict[str, Any] | None = None
+
+
+class ToolFailed(EventData):
+    """The call's one settlement: it failed, was interrupted, or was never run."""
+
+    type: ClassVar[str] = "session.tool.failed"
+    assistant_message_id: MessageId
+    call_id: CallId
+    error: Failure
+    content: tuple[ToolContent, ...] | None = None
+    result: Any = None
+    metadata: dict[str, Any] | None = None
+
+
+# --- live only ----------------------------------------------------------------------------------------------------
+
+
+class TextDelta(EventData):
+    """More of an open text fragment. `offset` counts the code points of the fragment before it (ruling A12)."""
+
+    type: ClassVar[str] = "session.text.delta"
+    durable: ClassVar[bool] = False
+    assistant_message_id: MessageId
+    part_id: PartId
+    offset: int
+    delta: str
+
+
+class ReasoningDelta(EventData):
+    """More of an open reasoning fragment."""
+
+    type: ClassVar[str] = "session.reasoning.delta"
+    durable: ClassVar[bool] = False
+    assistant_message_id: MessageId
+    part_id: PartId
+    offset: int
+    delta: str
+
+
+class ToolInputDelta(EventData):
+    """More of a call's raw input."""
+
+    type: ClassVar[str] = "session.tool.input.delta"
+    durable: ClassVar[bool] = False
+    assistant_message_id: MessageId
+    call_id: CallId
+    offset: int
+    delta: str
+
+
+class Activity(EventData):
+    """A Session Drain began or ended; going idle carries its outcome (ruling B15)."""
+
+    type: ClassVar[str] = "session.activity"
+    durable: ClassVar[bool] = False
+    state: Literal["running", "idle"]
+    outcome: Outcome | None = None
+
+
+class Synced(EventData):
+    """On a durable stream: everything up to `seq`, the head when the stream opened, has been delivered (ruling C2)."""
+
+    type: ClassVar[str] = "synced"
+    durable: ClassVar[bool] = False
+    seq: int
+
+
+class ServerConnected(EventData):
+    """First item of every live stream."""
+
+    type: ClassVar[str] = "server.connected"
+    durable: ClassVar[bool] = False
+
+
+class ServerHeartbeat(EventData):
+    """Every 15 s on a live stream, so that silence means trouble."""
+
+    type: ClassVar[str] = "server.heartbeat"
+    durable: ClassVar[bool] = False
+
+
+class ServerDisposed(EventData):
+    """The runtime ends in an orderly way; nothing follows."""
+
+    type: ClassVar[str] = "server.disposed"
+    durable: ClassVar[bool] = False
+
+
+class ServerDiagnostic(EventData):
+    """Something an operator should know. `name` is stable, `message` is for people."""
+
+    type: ClassVar[str] = "server.diagnostic"
+    durable: ClassVar[bool] = False
+    name: str
+    message: str
+
+
+class UnknownData(EventData):
+    """Data of a type this program does not know, kept as it came. Never written."""
+
+    type: ClassVar[str] = "unknown"
+    fields: dict[str, Any]
+
+
+EVENT_TYPES: dict[str, type[EventData]] = {
+    data.type: data
+    for data in (
+        SessionCreated,
+        ModelSwitched,
+        PromptAdmitted,
+        PromptPromoted,
+        PromptWithdrawn,
+        SyntheticAdded,
+        TurnStarted,
+        TurnCompleted,
+        TurnFailed,
+        TurnInterrupted,
+        TextStarted,
+        TextEnded,
+        ReasoningStarted,
+        ReasoningEnded,
+        ToolInputStarted,
+        ToolInputEnded,
+        ToolCalled,
+        ToolSucceeded,
+        ToolFailed,
+        TextDelta,
+        ReasoningDelta,
+        ToolInputDelta,
+        Activity,
+        Synced,
+        ServerConnected,
+        ServerHeartbeat,
+        ServerDisposed,
+        ServerDiagnostic,
+    )
+}
+"""Every event type by its name on the wire."""
+
+
+class Event(Value):
+    """The envelope. Durable events have `id`, `session_id`, `seq` and `version`; a live one may have only a part.
+
+    `type` is always `data.type`, except for `UnknownData`, where it is the name that is not known.
+    """
+
+    type: str
+    created: int
+    data: EventData
+    id: EventId | None = None
+    session_id: SessionId | None = None
+    seq: int | None = None
+    version: int | None = None
+
+
+class _Envelope(Value):
+    type: str
+    created: int
+    data: msgspec.Raw
+    id: EventId | None = None
+    session_id: SessionId | None = None
+    seq: int | None = None
+    version: int | None = None
+
+
+_msgpack = msgspec.msgpack.Encoder()
+_json = msgspec.json.Encoder()
+_envelope_msgpack = msgspec.msgpack.Decoder(_Envelope)
+_envelope_json = msgspec.json.Decoder(_Envelope)
+_data_msgpack: dict[str, msgspec.msgpack.Decoder[EventData]] = {
+    name: msgspec.msgpack.Decoder(data) for name, data in EVENT_TYPES.items()
+}
+_data_json: dict[str, msgspec.json.Decoder[EventData]] = {
+    name: msgspec.json.Decoder(data) for name, data in EVENT_TYPES.items()
+}
+_fields_msgpack: msgspec.msgpack.Decoder[dict[str, Any]] = msgspec.msgpack.Decoder(dict[str, Any])
+_fields_json: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+
+
+class _UnknownEnvelope(Value):
+    type: str
+    created: int
+    data: dict[str, Any]
+    id: EventId | None = None
+    session_id: SessionId | None = None
+    seq: int | None = None
+    version: int | None = None
+
+
+def encode_event(event: Event) -> bytes:
+    """The event as MessagePack: the row's body, the live frame's body and the replay's body are these same bytes."""
+    return _msgpack.encode(_encodable(event))
+
+
+def encode_event_json(event: Event) -> bytes:
+    """The event as JSON, for subscribers of the JSON subprotocol; bytes become base64."""
+    return _json.encode(_encodable(event))
+
+
+def decode_event(body: bytes) -> Event:
+    """The event of a MessagePack body. Raises `msgspec.ValidationError` or `DecodeError` when it is not one."""
+    envelope = _envelope_msgpack.decode(body)
+    decoder = _data_msgpack.get(envelope.type)
+    return _event(
+        envelope,
+        decoder.decode(envelope.data) if decoder else UnknownData(fields=_fields_msgpack.decode(envelope.data)),
+    )
+
+
+def decode_event_json(body: bytes) -> Event:
+    """The event of a JSON body. Raises `msgspec.ValidationError` or `DecodeError` when it is not one."""
+    envelope = _envelope_json.decode(body)
+    decoder = _data_json.get(envelope.type)
+    return _event(
+        envelope, decoder.decode(envelope.data) if decoder else UnknownData(fields=_fields_json.decode(envelope.data))
+    )
+
+
+def event_as_json(body: bytes) -> bytes:
+    """Transcode a MessagePack body to JSON; the caller does it once per event and shares the result (ruling B16)."""
+    return encode_event_json(decode_event(body))
+
+
+def _event(envelope: _Envelope, data: EventData) -> Event:
+    return Event(
+        type=envelope.type,
+        created=envelope.created,
+        data=data,
+        id=envelope.id,
+        session_id=envelope.session_id,
+        seq=envelope.seq,
+        version=envelope.version,
+    )
+
+
+def _encodable(event: Event) -> Event | _UnknownEnvelope:
+    if isinstance(event.data, UnknownData):
+        return _UnknownEnvelope(
+            type=event.type,
+            created=event.created,
+            data=event.data.fields,
+            id=event.id,
+            session_id=event.session_id,
+            seq=event.seq,
+            version=event.version,
+        )
+    return event

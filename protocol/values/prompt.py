@@ -1,0 +1,58 @@
+"""User input on its way into history: prompt, delivery, admission receipt."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from .ids import MessageId, SessionId
+from .value import Value
+
+Delivery = Literal["steer", "queue"]
+"""`steer` promotes at the next Safe Provider-Turn Boundary, `queue` one at a time when the session would go idle."""
+
+MAX_PROMPT_BYTES = 8 * 1024 * 1024
+"""Text and files of one prompt together, in bytes of UTF-8 and of file data (ruling B8)."""
+
+
+class PromptFileInput(Value):
+    """A file as a caller gives it: its bytes, or a `data:` URL in `uri`. Exactly one of the two.
+
+    The declared `mime` is a hint; what is stored is sniffed from the content (ruling B9).
+    """
+
+    data: bytes | None = None
+    uri: str | None = None
+    mime: str | None = None
+    name: str | None = None
+
+
+class PromptFile(Value):
+    """A file as it was admitted: complete, sniffed and bounded, so that a request is built from durable state alone."""
+
+    data: bytes
+    mime: str
+    name: str | None = None
+
+
+class Prompt(Value):
+    """What the user said."""
+
+    text: str
+    files: tuple[PromptFile, ...] | None = None
+
+
+class Admission(Value):
+    """The durable receipt of an Admitted Prompt; the same for every exact retry, with its fate once it has one.
+
+    `admitted_seq` is the sequence of its admission. Exactly one of `promoted_seq` and `withdrawn_seq` comes later.
+    """
+
+    id: MessageId
+    session_id: SessionId
+    prompt: Prompt
+    delivery: Delivery
+    admitted_seq: int
+    created: int
+    metadata: dict[str, Any] | None = None
+    promoted_seq: int | None = None
+    withdrawn_seq: int | None = None
