@@ -1,0 +1,70 @@
+"""A nursery that users never see: no exception group comes out of it (ruling D1).
+
+Rules:
+- Leaving the block cancels what runs in it; the block's own exception passes untouched, as if there were no nursery.
+- A failure of a background task arrives as one `RuntimeFailedError` with its cause, unless the block itself failed.
+- Cancellation stays what it is: one `Cancelled`, on its way to the scope it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+
+import trio
+
+from ...protocol.values.errors import RuntimeFailedError
+
+
+class Background:
+    """`async with Background() as nursery`: background tasks for the length of a block."""
+
+    async def __aenter__(self) -> trio.Nursery:
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        return self._nursery
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self._nursery.cancel_scope.cancel()
+        own = list(_leaves(error))
+        may_be_ours = any(isinstance(leaf, trio.Cancelled) for leaf in own)
+        try:
+            # A Cancelled may belong to this very nursery, so trio has to see it; any other exception is the block's.
+            absorbed = await self._manager.__aexit__(*((kind, error, trace) if may_be_ours else (None, None, None)))
+        except BaseException as raised:  # noqa: BLE001 - it is sorted out below, and nothing of it is lost
+            outcome = _sort_out(error, own, list(_leaves(raised)))
+        else:
+            return bool(absorbed) and may_be_ours
+        if outcome is error:
+            return False
+        raise outcome
+
+
+def _sort_out(error: BaseException | None, own: list[BaseException], raised: list[BaseException]) -> BaseException:
+    """Which one exception leaves the block: its own, else a background failure, else the cancellation."""
+    if error is not None and any(not isinstance(leaf, trio.Cancelled) for leaf in own):
+        if isinstance(error, BaseExceptionGroup) and not any(isinstance(leaf, trio.Cancelled) for leaf in raised):
+            # The cancellation in the group was this nursery's; it must not go further.
+            group: BaseExceptionGroup[BaseException] = error  # pyright: ignore[reportUnknownVariableType]
+            without = group.split(trio.Cancelled)[1]
+            return group if without is None or len(list(_leaves(without))) == len(own) else without
+        return error
+    background = [leaf for leaf in raised if leaf not in own and not isinstance(leaf, trio.Cancelled)]
+    for leaf in background:
+        if not isinstance(leaf, Exception):
+            return leaf
+    if background:
+        failure = RuntimeFailedError(f"A background task failed ({type(background[0]).__name__}: {background[0]}).")
+        failure.__cause__ = background[0] if len(background) == 1 else BaseExceptionGroup("background tasks", background)
+        return failure
+    return error if error is not None else raised[0]
+
+
+def _leaves(error: BaseException | None) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for child in error.exceptions:  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+            yield from _leaves(child)  # pyright: ignore[reportUnknownArgumentType]
+    elif error is not None:
+        yield error
