@@ -1,0 +1,73 @@
+"""Attempt rows: one for every `turn.started`, ended by the next attempt or by the turn's one terminal event (ruling B1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+import msgspec
+
+from ..protocol.values import MessageId, Outcome, SessionId
+
+_encoder = msgspec.msgpack.Encoder()
+_outcome: msgspec.msgpack.Decoder[Outcome] = msgspec.msgpack.Decoder(Outcome)
+
+
+class TurnRecord(msgspec.Struct, frozen=True):
+    """The last attempt of a Provider Turn. `outcome` is None while it runs and when another turn has to follow."""
+
+    assistant_message_id: MessageId
+    attempt: int
+    started_seq: int
+    ended_seq: int | None
+    outcome: Outcome | None
+
+
+def start(cursor: apsw.Cursor, session: int, message: int, number: int, seq: int) -> None:
+    """A new open attempt. Raises `apsw.ConstraintError` when the turn has one by that number."""
+    cursor.execute(
+        "INSERT INTO attempt (message, number, session, started_seq) VALUES (?, ?, ?, ?)", (message, number, session, seq)
+    )
+
+
+def end(cursor: apsw.Cursor, message: int, seq: int, outcome: Outcome | None) -> bool:
+    """End the turn's open attempt; False when it has none. `outcome` is None when something of the turn follows."""
+    return bool(
+        cursor.execute(
+            "UPDATE attempt SET ended_seq = ?, outcome = ? WHERE message = ? AND ended_seq IS NULL RETURNING 1",
+            (seq, None if outcome is None else _encoder.encode(outcome), message),
+        ).fetchall()
+    )
+
+
+def open_turns(cursor: apsw.Cursor, session_id: SessionId) -> list[MessageId]:
+    """Assistant messages of the session whose turn has no terminal event, in order."""
+    rows: list[Any] = cursor.execute(
+        "SELECT m.id FROM attempt a JOIN message m ON m.key = a.message"
+        " WHERE a.session = (SELECT key FROM session WHERE id = ?) AND a.ended_seq IS NULL ORDER BY a.started_seq",
+        (session_id,),
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
+def last_turn(cursor: apsw.Cursor, session_id: SessionId) -> TurnRecord | None:
+    """The turn that started last, or None when the session has had none."""
+    rows: list[Any] = cursor.execute(
+        "SELECT m.id, a.number, a.started_seq, a.ended_seq, a.outcome FROM attempt a JOIN message m ON m.key = a.message"
+        " WHERE a.session = (SELECT key FROM session WHERE id = ?) ORDER BY a.started_seq DESC LIMIT 1",
+        (session_id,),
+    ).fetchall()
+    if not rows:
+        return None
+    message_id, number, started_seq, ended_seq, outcome = rows[0]
+    return TurnRecord(message_id, number, started_seq, ended_seq, None if outcome is None else _outcome.decode(outcome))
+
+
+def outcome_after(cursor: apsw.Cursor, session_id: SessionId, seq: int) -> Outcome | None:
+    """How the first turn started after `seq` that needs no continuation ended; None when there is none yet."""
+    rows: list[Any] = cursor.execute(
+        "SELECT outcome FROM attempt WHERE session = (SELECT key FROM session WHERE id = ?) AND started_seq > ?"
+        " AND outcome IS NOT NULL ORDER BY started_seq LIMIT 1",
+        (session_id, seq),
+    ).fetchall()
+    return _outcome.decode(rows[0][0]) if rows else None

@@ -1,0 +1,95 @@
+"""Inbox rows: every Admitted Prompt and its fate.
+
+A row is kept after promotion and withdrawal, so that an exact retry finds its receipt. It holds no prompt: that stands in
+the event of the admission, and a prompt of megabytes is written once less.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from ..protocol.values import Admission, Delivery, MessageId, PromptAdmitted, SessionId, decode_event
+
+_ADMISSION = (
+    "SELECT i.id, s.id, i.delivery, i.admitted_seq, i.promoted_seq, i.withdrawn_seq, e.created, e.body FROM inbox i"
+    " JOIN session s ON s.key = i.session JOIN event e ON e.session = i.session AND e.seq = i.admitted_seq"
+)
+_FIND = _ADMISSION + " WHERE i.id = ?"
+_PENDING = (
+    _ADMISSION + " WHERE i.session = (SELECT key FROM session WHERE id = ?)"
+    " AND i.promoted_seq IS NULL AND i.withdrawn_seq IS NULL ORDER BY i.admitted_seq"
+)
+_COUNT = (
+    "SELECT count(*) FROM inbox WHERE session = (SELECT key FROM session WHERE id = ?)"
+    " AND promoted_seq IS NULL AND withdrawn_seq IS NULL"
+)
+
+
+def find(cursor: apsw.Cursor, message_id: MessageId) -> Admission | None:
+    """The receipt of the prompt with that id in any session, or None when it was never admitted."""
+    rows = cursor.execute(_FIND, (message_id,)).fetchall()
+    return _admission(rows[0]) if rows else None
+
+
+def pending(cursor: apsw.Cursor, session_id: SessionId) -> list[Admission]:
+    """What waits, in admission order."""
+    return [_admission(row) for row in cursor.execute(_PENDING, (session_id,)).fetchall()]
+
+
+def pending_count(cursor: apsw.Cursor, session_id: SessionId) -> int:
+    """How many prompts wait."""
+    return int(cursor.execute(_COUNT, (session_id,)).fetchall()[0][0])  # pyright: ignore[reportArgumentType]
+
+
+def is_taken(cursor: apsw.Cursor, message_id: MessageId) -> bool:
+    """Whether some session's inbox holds or held that id."""
+    return bool(cursor.execute("SELECT 1 FROM inbox WHERE id = ?", (message_id,)).fetchall())
+
+
+def admit(cursor: apsw.Cursor, session: int, message_id: MessageId, delivery: Delivery, seq: int) -> None:
+    """A new pending row. Raises `apsw.ConstraintError` when the inbox knows the id."""
+    cursor.execute(
+        "INSERT INTO inbox (id, session, kind, delivery, admitted_seq) VALUES (?, ?, 'prompt', ?, ?)",
+        (message_id, session, delivery, seq),
+    )
+
+
+def promote(cursor: apsw.Cursor, session: int, message_id: MessageId, seq: int) -> bool:
+    """Mark a pending row as promoted at `seq`; False when nothing was pending under that id."""
+    return bool(
+        cursor.execute(
+            "UPDATE inbox SET promoted_seq = ? WHERE id = ? AND session = ? AND promoted_seq IS NULL"
+            " AND withdrawn_seq IS NULL RETURNING 1",
+            (seq, message_id, session),
+        ).fetchall()
+    )
+
+
+def withdraw(cursor: apsw.Cursor, session: int, message_id: MessageId, seq: int) -> bool:
+    """Mark a pending row as withdrawn at `seq`; False when nothing was pending under that id."""
+    return bool(
+        cursor.execute(
+            "UPDATE inbox SET withdrawn_seq = ? WHERE id = ? AND session = ? AND promoted_seq IS NULL"
+            " AND withdrawn_seq IS NULL RETURNING 1",
+            (seq, message_id, session),
+        ).fetchall()
+    )
+
+
+def _admission(row: tuple[Any, ...]) -> Admission:
+    message_id, session_id, delivery, admitted_seq, promoted_seq, withdrawn_seq, created, body = row
+    data = decode_event(body).data
+    assert isinstance(data, PromptAdmitted)
+    return Admission(
+        id=message_id,
+        session_id=session_id,
+        prompt=data.prompt,
+        delivery=delivery,
+        admitted_seq=admitted_seq,
+        created=created,
+        metadata=data.metadata,
+        promoted_seq=promoted_seq,
+        withdrawn_seq=withdrawn_seq,
+    )

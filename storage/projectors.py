@@ -1,0 +1,398 @@
+"""What each durable event does to the projections: one function per event type, in one table.
+
+Rules:
+- A projector runs in the transaction that appends its event. It refuses what cannot have happened by raising, and the
+  whole transaction member is undone: `ConflictError` when an id is taken, `IllegalEventError` for everything else.
+- The order of calls is the order of the log, also when the projections are rebuilt from it. A projector therefore looks at
+  nothing but its event and the projections.
+- An event type without a projector changes only the session's head; so does a type that is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import apsw
+import msgspec
+
+from ..protocol.values import (
+    ABORTED,
+    AssistantMessage,
+    CallId,
+    CompletedOutcome,
+    EventData,
+    FailedOutcome,
+    Failure,
+    InterruptedOutcome,
+    MessageId,
+    ModelSwitched,
+    ModelSwitchedMessage,
+    Outcome,
+    PromptAdmitted,
+    PromptPromoted,
+    PromptWithdrawn,
+    ReasoningEnded,
+    ReasoningPart,
+    ReasoningStarted,
+    SessionCreated,
+    SessionId,
+    SyntheticAdded,
+    SyntheticMessage,
+    TextEnded,
+    TextPart,
+    TextStarted,
+    ToolCalled,
+    ToolCompleted,
+    ToolError,
+    ToolFailed,
+    ToolInputEnded,
+    ToolInputStarted,
+    ToolPart,
+    ToolPending,
+    ToolRunning,
+    ToolSucceeded,
+    TurnCompleted,
+    TurnFailed,
+    TurnInterrupted,
+    TurnStarted,
+    UserMessage,
+)
+from ..protocol.values.errors import ConflictError, SteerwayError
+from . import attempts, inbox, messages, sessions
+from .keys import Keys, SessionKey
+
+
+class IllegalEventError(SteerwayError):
+    """An event that contradicts the log: a second settlement, a second terminal, a promotion of what is not pending.
+
+    It is a defect of whoever appended it; the store is unchanged.
+    """
+
+
+class Place(NamedTuple):
+    """Where a projector works: the event's session and sequence, its time, and the connection's cursor and keys."""
+
+    cursor: apsw.Cursor
+    keys: Keys
+    session_id: SessionId
+    session: int
+    seq: int
+    created: int
+    unclaimed: set[MessageId]
+    """Ids that this transaction has found to belong to no message."""
+
+
+def create_session(cursor: apsw.Cursor, keys: Keys, session_id: SessionId, created: int, data: SessionCreated) -> SessionKey:
+    """The row of a new session, before its first event. The caller knows that the id is free."""
+    key = SessionKey(sessions.insert(cursor, session_id, created, data), 0)
+    keys.remember_session(session_id, key)
+    return key
+
+
+def project(place: Place, data: EventData) -> None:
+    """Run the projector of `data`, if its type has one."""
+    projector = PROJECTORS.get(type(data))
+    if projector is not None:
+        projector(place, data)
+
+
+# --- session and inbox --------------------------------------------------------------------------------------------
+
+
+def _session_created(place: Place, data: SessionCreated) -> None:
+    del data  # the row was made before, because the event refers to it
+    if place.seq != 1:
+        raise ConflictError(f"There is already a session {place.session_id!r}.", session_id=place.session_id)
+
+
+def _model_switched(place: Place, data: ModelSwitched) -> None:
+    _create(
+        place,
+        ModelSwitchedMessage(id=data.message_id, created=place.created, model=data.model, previous=data.previous),
+    )
+    sessions.select_model(place.cursor, place.session, data.model)
+
+
+def _prompt_admitted(place: Place, data: PromptAdmitted) -> None:
+    if data.message_id not in place.unclaimed and messages.owner(place.cursor, data.message_id) is not None:
+        raise _taken(data.message_id)
+    try:
+        inbox.admit(place.cursor, place.session, data.message_id, data.delivery, place.seq)
+    except apsw.ConstraintError:
+        raise _taken(data.message_id) from None
+
+
+def _prompt_promoted(place: Place, data: PromptPromoted) -> None:
+    if not inbox.promote(place.cursor, place.session, data.message_id, place.seq):
+        raise IllegalEventError(f"Prompt {data.message_id!r} is not pending and cannot be promoted.")
+    prompt = data.prompt
+    _insert(
+        place,
+        UserMessage(id=data.message_id, created=data.admitted, text=prompt.text, files=prompt.files, metadata=data.metadata),
+    )
+    sessions.mark_unanswered(place.cursor, place.session, place.seq)
+
+
+def _prompt_withdrawn(place: Place, data: PromptWithdrawn) -> None:
+    if not inbox.withdraw(place.cursor, place.session, data.message_id, place.seq):
+        raise IllegalEventError(f"Prompt {data.message_id!r} is not pending and cannot be withdrawn.")
+
+
+def _synthetic_added(place: Place, data: SyntheticAdded) -> None:
+    _create(place, SyntheticMessage(id=data.message_id, created=place.created, text=data.text))
+
+
+# --- turns --------------------------------------------------------------------------------------------------------
+
+
+def _turn_started(place: Place, data: TurnStarted) -> None:
+    message_id = data.assistant_message_id
+    key = place.keys.assistant(place.session, message_id)
+    if data.attempt == 1:
+        _create(
+            place,
+            AssistantMessage(id=message_id, created=place.created, agent=data.agent, model=data.model, attempt=1, content=()),
+        )
+        key = _assistant(place, message_id)
+    else:
+        key = _assistant(place, message_id)
+        message = messages.assistant(place.cursor, key)
+        if data.attempt != message.attempt + 1 or not attempts.end(place.cursor, key, place.seq, None):
+            raise IllegalEventError(f"Turn {message_id!r} has ended or is not at attempt {data.attempt - 1}.")
+        messages.update_assistant(
+            place.cursor,
+            key,
+            msgspec.structs.replace(message, attempt=data.attempt, agent=data.agent, model=data.model),
+        )
+    attempts.start(place.cursor, place.session, key, data.attempt, place.seq)
+
+
+def _turn_completed(place: Place, data: TurnCompleted) -> None:
+    key = _end_turn(place, data.assistant_message_id, None if data.continues else CompletedOutcome())
+    message = messages.assistant(place.cursor, key)
+    messages.update_assistant(
+        place.cursor,
+        key,
+        msgspec.structs.replace(message, finish=data.finish, tokens=data.tokens, cost=data.cost, completed=place.created),
+    )
+    sessions.add_usage(place.cursor, place.session, data.tokens, data.cost)
+    if not data.continues:
+        sessions.mark_answered(place.cursor, place.session)
+
+
+def _turn_failed(place: Place, data: TurnFailed) -> None:
+    key = _end_turn(place, data.assistant_message_id, FailedOutcome(error=data.error))
+    message = messages.assistant(place.cursor, key)
+    messages.update_assistant(
+        place.cursor,
+        key,
+        msgspec.structs.replace(
+            message, finish="error", tokens=data.tokens, cost=data.cost, error=data.error, completed=place.created
+        ),
+    )
+    sessions.add_usage(place.cursor, place.session, data.tokens, data.cost)
+    sessions.mark_answered(place.cursor, place.session)
+
+
+_INTERRUPTIONS = {
+    "user": "The turn was interrupted.",
+    "shutdown": "The turn was interrupted because the runtime stopped.",
+    "recovery": "The turn was interrupted because the runtime ended unexpectedly.",
+}
+
+
+def _turn_interrupted(place: Place, data: TurnInterrupted) -> None:
+    key = _end_turn(place, data.assistant_message_id, InterruptedOutcome(reason=data.reason))
+    message = messages.assistant(place.cursor, key)
+    error = Failure(type=ABORTED, message=_INTERRUPTIONS[data.reason])
+    messages.update_assistant(
+        place.cursor, key, msgspec.structs.replace(message, finish="error", error=error, completed=place.created)
+    )
+    if data.reason == "user":
+        sessions.mark_answered(place.cursor, place.session)
+
+
+def _end_turn(place: Place, message_id: MessageId, outcome: Outcome | None) -> int:
+    key = _assistant(place, message_id)
+    if not attempts.end(place.cursor, key, place.seq, outcome):
+        raise IllegalEventError(f"Turn {message_id!r} has ended already.")
+    return key
+
+
+# --- fragments and calls ------------------------------------------------------------------------------------------
+
+
+def _text_started(place: Place, data: TextStarted) -> None:
+    _begin(place, data.assistant_message_id, TextPart(id=data.part_id, text=""), "text")
+
+
+def _text_ended(place: Place, data: TextEnded) -> None:
+    key = _assistant(place, data.assistant_message_id)
+    part = TextPart(id=data.part_id, text=data.text, metadata=data.metadata)
+    if not messages.end_fragment(place.cursor, key, part, "text"):
+        raise IllegalEventError(f"Text {data.part_id!r} was never started.")
+
+
+def _reasoning_started(place: Place, data: ReasoningStarted) -> None:
+    _begin(place, data.assistant_message_id, ReasoningPart(id=data.part_id, text=""), "reasoning")
+
+
+def _reasoning_ended(place: Place, data: ReasoningEnded) -> None:
+    key = _assistant(place, data.assistant_message_id)
+    part = ReasoningPart(id=data.part_id, text=data.text, metadata=data.metadata)
+    if not messages.end_fragment(place.cursor, key, part, "reasoning"):
+        raise IllegalEventError(f"Reasoning {data.part_id!r} was never started.")
+
+
+def _tool_input_started(place: Place, data: ToolInputStarted) -> None:
+    part = ToolPart(
+        id=data.call_id,
+        name=data.tool,
+        provider_call_id="",
+        executed=False,
+        state=ToolPending(input=""),
+        created=place.created,
+    )
+    _begin(place, data.assistant_message_id, part, "tool")
+
+
+def _tool_input_ended(place: Place, data: ToolInputEnded) -> None:
+    key, part = _call(place, data.assistant_message_id, data.call_id)
+    match part.state:
+        case ToolPending():
+            changed = msgspec.structs.replace(part, state=ToolPending(input=data.text))
+            messages.update_tool(place.cursor, key, changed, settled=False)
+        case _:
+            raise IllegalEventError(f"The input of call {data.call_id!r} was accepted already.")
+
+
+def _tool_called(place: Place, data: ToolCalled) -> None:
+    key = _assistant(place, data.assistant_message_id)
+    part = messages.tool(place.cursor, key, data.call_id)
+    known = part is not None
+    match part:
+        case None:
+            created, executed = place.created, data.executed
+        case ToolPart(state=ToolPending()):
+            created, executed = part.created, part.executed or data.executed
+        case _:
+            raise IllegalEventError(f"Call {data.call_id!r} was recorded already.")
+    called = ToolPart(
+        id=data.call_id,
+        name=data.tool,
+        provider_call_id=data.provider_call_id,
+        executed=executed,
+        state=ToolRunning(input=data.input),
+        created=created,
+        ran=place.created,
+        metadata=data.metadata,
+    )
+    if known:
+        messages.update_tool(place.cursor, key, called, settled=False)
+    else:
+        _begin(place, data.assistant_message_id, called, "tool")
+
+
+def _tool_succeeded(place: Place, data: ToolSucceeded) -> None:
+    key, part = _call(place, data.assistant_message_id, data.call_id)
+    match part.state:
+        case ToolRunning(input=given):
+            state = ToolCompleted(
+                input=given,
+                content=data.content,
+                structured=data.structured,
+                managed_outputs=data.managed_outputs,
+                lossy=data.lossy,
+                result=data.result,
+            )
+        case _:
+            raise IllegalEventError(f"Call {data.call_id!r} is not running and cannot succeed.")
+    _settle(place, key, msgspec.structs.replace(part, state=state, completed=place.created, result_metadata=data.metadata))
+
+
+def _tool_failed(place: Place, data: ToolFailed) -> None:
+    key, part = _call(place, data.assistant_message_id, data.call_id)
+    match part.state:
+        case ToolPending():
+            given: dict[str, Any] = {}
+        case ToolRunning(input=given):
+            pass
+        case _:
+            raise IllegalEventError(f"Call {data.call_id!r} was settled already.")
+    state = ToolError(input=given, error=data.error, content=data.content, result=data.result)
+    _settle(place, key, msgspec.structs.replace(part, state=state, completed=place.created, result_metadata=data.metadata))
+
+
+def _settle(place: Place, message: int, part: ToolPart) -> None:
+    messages.update_tool(place.cursor, message, part, settled=True)
+    if not part.executed:
+        sessions.mark_unanswered(place.cursor, place.session, place.seq)
+
+
+# --- shared steps -------------------------------------------------------------------------------------------------
+
+
+def _create(place: Place, message: AssistantMessage | SyntheticMessage | ModelSwitchedMessage) -> None:
+    """A message that is not a promotion: its id must be free in the inboxes, too."""
+    if inbox.is_taken(place.cursor, message.id):
+        raise _taken(message.id)
+    _insert(place, message)
+
+
+def _insert(place: Place, message: UserMessage | AssistantMessage | SyntheticMessage | ModelSwitchedMessage) -> None:
+    try:
+        messages.insert(place.cursor, place.session, place.seq, message)
+    except apsw.ConstraintError:
+        raise _taken(message.id) from None
+    place.unclaimed.discard(message.id)
+
+
+def _assistant(place: Place, message_id: MessageId) -> int:
+    key = place.keys.assistant(place.session, message_id)
+    if key is None:
+        raise IllegalEventError(f"Session {place.session_id!r} has no assistant message {message_id!r}.")
+    return key
+
+
+def _begin(place: Place, message_id: MessageId, part: TextPart | ReasoningPart | ToolPart, kind: str) -> None:
+    try:
+        messages.insert_part(place.cursor, _assistant(place, message_id), part, kind)
+    except apsw.ConstraintError:
+        raise IllegalEventError(f"Message {message_id!r} has a part {part.id!r} already.") from None
+
+
+def _call(place: Place, message_id: MessageId, call_id: CallId) -> tuple[int, ToolPart]:
+    key = _assistant(place, message_id)
+    part = messages.tool(place.cursor, key, call_id)
+    if part is None:
+        raise IllegalEventError(f"Message {message_id!r} has no call {call_id!r}.")
+    return key, part
+
+
+def _taken(message_id: MessageId) -> ConflictError:
+    return ConflictError(f"The id {message_id!r} is taken by another message.", message_id=message_id)
+
+
+PROJECTORS: dict[type[EventData], Callable[[Place, Any], None]] = {
+    SessionCreated: _session_created,
+    ModelSwitched: _model_switched,
+    PromptAdmitted: _prompt_admitted,
+    PromptPromoted: _prompt_promoted,
+    PromptWithdrawn: _prompt_withdrawn,
+    SyntheticAdded: _synthetic_added,
+    TurnStarted: _turn_started,
+    TurnCompleted: _turn_completed,
+    TurnFailed: _turn_failed,
+    TurnInterrupted: _turn_interrupted,
+    TextStarted: _text_started,
+    TextEnded: _text_ended,
+    ReasoningStarted: _reasoning_started,
+    ReasoningEnded: _reasoning_ended,
+    ToolInputStarted: _tool_input_started,
+    ToolInputEnded: _tool_input_ended,
+    ToolCalled: _tool_called,
+    ToolSucceeded: _tool_succeeded,
+    ToolFailed: _tool_failed,
+}
+"""Every durable event type that changes a projection, and how."""

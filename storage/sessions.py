@@ -1,0 +1,130 @@
+"""Session rows: the public projection, and what only the session actor asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+import msgspec
+
+from ..protocol.values import CacheTokens, Location, ModelRef, Session, SessionCreated, SessionId, Tokens
+from ..protocol.values.errors import SessionNotFoundError
+
+COLUMNS = (
+    "id, title, directory, parent_id, agent, model, metadata, created, updated, head, cost, input, output, reasoning,"
+    " cache_read, cache_write, revision, unanswered_seq"
+)
+"""The columns of a session row in the order `from_row` and `record_from_row` take them."""
+
+_SELECT = f"SELECT {COLUMNS} FROM session WHERE id = ?"  # noqa: S608 - put together from a constant
+_INSERT = (
+    "INSERT INTO session (id, title, directory, parent_id, agent, model, metadata, created, updated, head, revision, cost,"
+    " input, output, reasoning, cache_read, cache_write) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 1, 0.0, 0, 0, 0, 0, 0)"
+    " RETURNING key"
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_model = msgspec.msgpack.Decoder(ModelRef)
+_metadata: msgspec.msgpack.Decoder[dict[str, Any]] = msgspec.msgpack.Decoder(dict[str, Any])
+
+
+class SessionRecord(msgspec.Struct, frozen=True):
+    """A session as the runtime sees it.
+
+    `revision` rises when agent, model or location changes, so that a boundary notices it (ruling A14). `unanswered_seq` is
+    the sequence of what still waits for a provider turn (ruling B5): a promoted prompt or a settled local call.
+    """
+
+    session: Session
+    revision: int
+    unanswered_seq: int | None
+
+
+def find(cursor: apsw.Cursor, session_id: SessionId) -> SessionRecord:
+    """The session with that id. Raises `SessionNotFoundError` when there is none."""
+    rows = cursor.execute(_SELECT, (session_id,)).fetchall()
+    if not rows:
+        raise not_found(session_id)
+    return record_from_row(rows[0])
+
+
+def not_found(session_id: SessionId) -> SessionNotFoundError:
+    """The error that names a session nobody has."""
+    return SessionNotFoundError(f"There is no session {session_id!r}.", session_id=session_id)
+
+
+def record_from_row(row: tuple[Any, ...]) -> SessionRecord:
+    """The record of a row of `COLUMNS`."""
+    return SessionRecord(session=from_row(row), revision=row[16], unanswered_seq=row[17])
+
+
+def from_row(row: tuple[Any, ...]) -> Session:
+    """The public value of a row of `COLUMNS`."""
+    return Session(
+        id=row[0],
+        title=row[1],
+        location=Location(directory=row[2]),
+        parent_id=row[3],
+        agent=row[4],
+        model=None if row[5] is None else _model.decode(row[5]),
+        metadata=None if row[6] is None else _metadata.decode(row[6]),
+        created=row[7],
+        updated=row[8],
+        head=row[9],
+        cost=row[10],
+        tokens=Tokens(input=row[11], output=row[12], reasoning=row[13], cache=CacheTokens(read=row[14], write=row[15])),
+    )
+
+
+def insert(cursor: apsw.Cursor, session_id: SessionId, created: int, data: SessionCreated) -> int:
+    """A new session, without events yet; returns its key."""
+    ((key,),) = cursor.execute(
+        _INSERT,
+        (
+            session_id,
+            data.title,
+            data.location.directory,
+            data.parent_id,
+            data.agent,
+            None if data.model is None else _encoder.encode(data.model),
+            None if data.metadata is None else _encoder.encode(data.metadata),
+            created,
+            created,
+        ),
+    ).fetchall()
+    cursor.execute("INSERT INTO session_title (rowid, title) VALUES (?, ?)", (key, data.title))
+    return int(key)
+
+
+def advance(cursor: apsw.Cursor, session: int, head: int, updated: int) -> None:
+    """The session's last event is now the one at `head`."""
+    cursor.execute("UPDATE session SET head = ?, updated = ? WHERE key = ?", (head, updated, session))
+
+
+def select_model(cursor: apsw.Cursor, session: int, model: ModelRef) -> None:
+    """The model of the next turn; a change that a sampled boundary has to notice."""
+    cursor.execute("UPDATE session SET model = ?, revision = revision + 1 WHERE key = ?", (_encoder.encode(model), session))
+
+
+def mark_unanswered(cursor: apsw.Cursor, session: int, seq: int) -> None:
+    """A provider turn has to follow the event at `seq`."""
+    cursor.execute("UPDATE session SET unanswered_seq = ? WHERE key = ?", (seq, session))
+
+
+def mark_answered(cursor: apsw.Cursor, session: int) -> None:
+    """Nothing waits for a provider turn any more."""
+    cursor.execute("UPDATE session SET unanswered_seq = NULL WHERE key = ?", (session,))
+
+
+def add_usage(cursor: apsw.Cursor, session: int, tokens: Tokens | None, cost: float | None) -> None:
+    """Add what a turn used to the session's totals."""
+    if tokens is None and cost is None:
+        return
+    used = (0, 0, 0, 0, 0)
+    if tokens is not None:
+        used = (tokens.input, tokens.output, tokens.reasoning, tokens.cache.read, tokens.cache.write)
+    cursor.execute(
+        "UPDATE session SET input = input + ?, output = output + ?, reasoning = reasoning + ?, cache_read = cache_read + ?,"
+        " cache_write = cache_write + ?, cost = cost + ? WHERE key = ?",
+        (*used, cost or 0.0, session),
+    )

@@ -1,0 +1,180 @@
+"""Group commit: many transactions, one fsync.
+
+Rules (rulings A4 and A6):
+- `commit` runs its members in order inside one BEGIN IMMEDIATE: the fence is read once, each member has a savepoint of its
+  own, one COMMIT ends the group.
+- A member that raises is undone and refused alone. Members of one chain stand or fall in order: behind a failed one, the
+  rest of its chain in this group is refused with the same error and not run.
+- When SQLite itself ends the transaction, or BEGIN or COMMIT fails, every member is refused with `StorageUnavailableError`
+  and nothing of the group is stored. The writer can be used again.
+- When another opener has raised the fence, every member is refused with `StoreInUseError`, now and from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import apsw
+import msgspec
+
+from ..protocol.values.errors import StorageUnavailableError, StoreInUseError
+from .journal import NewEvent, StoredEvent, Transaction
+from .keys import Keys
+
+__all__ = ["Committed", "Member", "NewEvent", "Refused", "StoredEvent", "Transaction", "Writer"]
+
+
+class Member(NamedTuple):
+    """One transaction of a group. `work` gets the `Transaction`; what it returns is the result.
+
+    `chain` is any object; members with the same one depend on each other in order.
+    """
+
+    work: Callable[[Transaction], Any]
+    chain: object | None = None
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """The member is durable: what its work returned, and the events it appended."""
+
+    result: Any
+    events: tuple[StoredEvent, ...]
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Nothing of the member is stored."""
+
+    error: Exception
+
+
+class Writer:
+    """The one connection that writes. Used by one thread at a time."""
+
+    def __init__(self, connection: apsw.Connection, fence: int) -> None:
+        self._connection = connection
+        self._cursor = connection.cursor()
+        self._keys = Keys(self._cursor)
+        self._fence = fence
+        self.lost = False
+        """Whether another opener has taken the store over; nothing is written any more."""
+
+    def commit(self, members: Sequence[Member]) -> list[Committed | Refused]:
+        """Run all members and commit once; returns one answer per member, in order. Never raises an `Exception`.
+
+        Blocks for at most the busy timeout and the disk's fsync. A `BaseException` of a member (a keyboard interrupt)
+        undoes the group and passes.
+        """
+        try:
+            if not self._begin():
+                return [Refused(_taken_over()) for _ in members]
+        except apsw.Error as error:
+            return self._all_refused(members, error)
+        answers: list[Committed | Refused] = []
+        failed: dict[int, Exception] = {}
+        try:
+            for work, chain in members:
+                if failed and chain is not None and id(chain) in failed:
+                    answers.append(Refused(failed[id(chain)]))
+                    continue
+                answer = self._run(work)
+                if type(answer) is Refused:
+                    if not self._connection.in_transaction:
+                        return self._all_refused(members, answer.error)
+                    if chain is not None:
+                        failed[id(chain)] = answer.error
+                answers.append(answer)
+            self._cursor.execute("COMMIT")
+        except apsw.Error as error:
+            return self._all_refused(members, error)
+        except BaseException:
+            self._roll_back()
+            raise
+        return answers
+
+    def probe(self) -> None:
+        """Write and commit one small thing, to see whether the store can commit again.
+
+        Raises `StorageUnavailableError` when it cannot, `StoreInUseError` when it is another's.
+        """
+        try:
+            if not self._begin():
+                raise _taken_over()
+            self._cursor.execute("UPDATE store SET fence = fence WHERE only = 1")
+            self._cursor.execute("COMMIT")
+        except apsw.Error as error:
+            self._roll_back()
+            raise unavailable(error) from error
+
+    def checkpoint(self) -> bool:
+        """Move the write-ahead log into the database and truncate it; False when a reader is in the way.
+
+        For idle moments. Raises `StorageUnavailableError` when the disk fails.
+        """
+        try:
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.BusyError:
+            return False
+        except apsw.Error as error:
+            raise unavailable(error) from error
+        return True
+
+    def _begin(self) -> bool:
+        """Open the group's transaction and read the fence; False, and no transaction, when the store is another's."""
+        if self.lost:
+            return False
+        self._cursor.execute("BEGIN IMMEDIATE")
+        rows = self._cursor.execute("SELECT fence FROM store WHERE only = 1").fetchall()
+        if rows and rows[0][0] == self._fence:
+            return True
+        self.lost = True
+        self._roll_back()
+        return False
+
+    def _run(self, work: Callable[[Transaction], Any]) -> Committed | Refused:
+        transaction = Transaction(self._cursor, self._keys)
+        try:
+            result = work(transaction)
+            if transaction.failure is not None:
+                raise transaction.failure
+            if transaction.dirty:
+                self._cursor.execute("RELEASE member")
+        except Exception as error:  # noqa: BLE001 - whatever a member raises is that member's answer
+            self._undo(transaction)
+            return Refused(unavailable(error) if isinstance(error, apsw.Error) else error)
+        finally:
+            transaction.ended = True
+        return Committed(result, tuple(transaction.events))
+
+    def _undo(self, transaction: Transaction) -> None:
+        if transaction.dirty:
+            self._keys.forget()
+            if self._connection.in_transaction:
+                self._cursor.execute("ROLLBACK TO member")
+                self._cursor.execute("RELEASE member")
+
+    def _all_refused(self, members: Sequence[Member], error: Exception) -> list[Committed | Refused]:
+        self._roll_back()
+        refusal = error if isinstance(error, StorageUnavailableError) else unavailable(error)
+        return [Refused(refusal) for _ in members]
+
+    def _roll_back(self) -> None:
+        self._keys.forget()
+        if self._connection.in_transaction:
+            try:
+                self._cursor.execute("ROLLBACK")
+            except apsw.Error:
+                pass  # the transaction is over all the same; the error that led here is the one to tell
+
+
+def unavailable(error: Exception) -> StorageUnavailableError:
+    """The error that a failure of SQLite or the disk is answered with."""
+    declared = StorageUnavailableError(
+        f"The store could not commit ({error}); nothing of this was recorded.", reason=type(error).__name__
+    )
+    declared.__cause__ = error
+    return declared
+
+
+def _taken_over() -> StoreInUseError:
+    return StoreInUseError("Another process has taken the store over; this one writes nothing any more.")
