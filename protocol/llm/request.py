@@ -28,14 +28,20 @@ class Reasoning(Value, tag_field="type", tag="reasoning"):
 
 
 class Call(Value, tag_field="type", tag="call"):
-    """A tool call the model made. `id` pairs it with its `ToolMessage`, and is unique within the request."""
+    """A tool call the model made. `id` pairs it with its `ToolMessage`, and is unique within the request.
+
+    A call that the provider executed itself has no `ToolMessage`: its `result` stands here, verbatim; `is_error` says
+    that there was none, and that `result` was made here in its place.
+    """
 
     id: str
     name: str
     input: dict[str, Any]
     executed: bool = False
     result: Any = None
+    is_error: bool = False
     metadata: dict[str, Any] | None = None
+    result_metadata: dict[str, Any] | None = None
 
 
 class UserMessage(Value, tag_field="role", tag="user"):

@@ -1,0 +1,469 @@
+"""Any history becomes a list of request messages that a strict provider accepts, and never changes what was sent before."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steerway.protocol.llm import request
+from steerway.protocol.llm.invariants import RequestInvariantError, check
+from steerway.protocol.llm.lowering import EMPTY_PROMPT, INTERRUPTED, NOT_RETURNED, lower
+from steerway.protocol.llm.openai_chat import OpenAIChatAdapter
+from steerway.protocol.llm.request import (
+    Call,
+    Generation,
+    LLMRequest,
+    Media,
+    Reasoning,
+    RequestMessage,
+    Text,
+    ToolMessage,
+)
+from steerway.protocol.values.failure import Failure
+from steerway.protocol.values.ids import CallId, MessageId, PartId
+from steerway.protocol.values.message import (
+    AssistantContent,
+    AssistantMessage,
+    Message,
+    ModelSwitchedMessage,
+    ReasoningPart,
+    SyntheticMessage,
+    TextPart,
+    ToolCompleted,
+    ToolError,
+    ToolPart,
+    ToolPending,
+    ToolRunning,
+    ToolState,
+    UserMessage,
+)
+from steerway.protocol.values.model import ModelRef
+from steerway.protocol.values.prompt import PromptFile
+from steerway.protocol.values.tool import FileContent, TextContent
+
+TARGET = ModelRef(provider="p", id="m")
+OTHER = ModelRef(provider="p", id="other")
+FOREIGN = ModelRef(provider="q", id="m")
+PNG = b"\x89PNG"
+SIGNED = {"p": {"signature": "s"}}
+BOOM = Failure(type="provider.internal", message="boom")
+
+
+def user(text: str, *files: PromptFile) -> UserMessage:
+    return UserMessage(id=MessageId("msg_u"), created=1, text=text, files=files or None)
+
+
+def assistant(*content: AssistantContent, model: ModelRef = TARGET, error: Failure | None = None) -> AssistantMessage:
+    return AssistantMessage(
+        id=MessageId("msg_a"),
+        created=1,
+        agent="build",
+        model=model,
+        attempt=1,
+        content=content,
+        finish="error" if error else "stop",
+        error=error,
+        completed=2,
+    )
+
+
+def text(value: str) -> TextPart:
+    return TextPart(id=PartId("prt_t"), text=value)
+
+
+def thought(value: str, metadata: dict[str, Any] | None = None) -> ReasoningPart:
+    return ReasoningPart(id=PartId("prt_r"), text=value, metadata=metadata)
+
+
+def tool(
+    state: ToolState,
+    id: str = "call_1",
+    provider_id: str = "fc_1",
+    name: str = "read",
+    executed: bool = False,
+    metadata: dict[str, Any] | None = None,
+) -> ToolPart:
+    return ToolPart(
+        id=CallId(id),
+        name=name,
+        provider_call_id=provider_id,
+        executed=executed,
+        state=state,
+        created=1,
+        metadata=metadata,
+        result_metadata=metadata,
+    )
+
+
+def done(*content: TextContent | FileContent, structured: Any = None, result: Any = None) -> ToolCompleted:
+    return ToolCompleted(input={"path": "x"}, content=content, structured=structured, result=result)
+
+
+def lowered(*history: Message, target: ModelRef = TARGET) -> list[RequestMessage]:
+    messages = lower(history, target)
+    check(messages)
+    return list(messages)
+
+
+def said(*content: Text | Media) -> request.UserMessage:
+    return request.UserMessage(content=content)
+
+
+def answered(*content: Text | Reasoning | Call) -> request.AssistantMessage:
+    return request.AssistantMessage(content=content)
+
+
+def calls(messages: list[RequestMessage]) -> list[Call]:
+    return [
+        part
+        for message in messages
+        if isinstance(message, request.AssistantMessage)
+        for part in message.content
+        if isinstance(part, Call)
+    ]
+
+
+# --- users ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_user_message_stays_its_own() -> None:
+    history = (user("one"), user("two"), SyntheticMessage(id=MessageId("msg_s"), created=1, text="Go on."), user(""))
+    assert lowered(*history) == [
+        said(Text(text="one")),
+        said(Text(text="two")),
+        said(Text(text="Go on.")),
+        said(Text(text=EMPTY_PROMPT)),
+    ]
+
+
+def test_files_follow_the_prompt_as_media_as_labelled_text_or_as_a_note() -> None:
+    files = (
+        PromptFile(data=PNG, mime="image/PNG; x=y", name="a.png"),
+        PromptFile(data=b"# Hi \xff", mime="text/markdown", name="a.md"),
+        PromptFile(data=b"{}", mime="application/json"),
+        PromptFile(data=b"%PDF", mime="application/pdf", name="a.pdf"),
+        PromptFile(data=b"<svg>", mime="image/svg+xml", name="a.svg"),
+        PromptFile(data=b"II*", mime="image/tiff", name="a.tiff"),
+    )
+    (message,) = lowered(user("Look", *files))
+    assert isinstance(message, request.UserMessage)
+    assert message.content[:4] == (
+        Text(text="Look"),
+        Media(data=PNG, mime="image/png", name="a.png"),
+        Text(text='File "a.md" (text/markdown):\n\n# Hi \ufffd'),
+        Text(text='File "unnamed" (application/json):\n\n{}'),
+    )
+    notes = [part.text for part in message.content[4:] if isinstance(part, Text)]
+    assert [note.split()[1] for note in notes] == ['"a.pdf"', '"a.svg"', '"a.tiff"']
+    assert "not sent" in notes[0]
+    assert "not sent" in notes[2]
+
+
+def test_a_target_without_images_learns_that_there_was_one() -> None:
+    history = [user("", PromptFile(data=PNG, mime="image/png", name="a.png"))]
+    (message,) = lower(history, TARGET, images=False)
+    assert isinstance(message, request.UserMessage)
+    (part,) = message.content
+    assert isinstance(part, Text)
+    assert "a.png" in part.text
+    assert lower(history, TARGET) == (said(Media(data=PNG, mime="image/png", name="a.png")),)
+
+
+def test_a_model_switch_lowers_to_nothing() -> None:
+    assert lowered(ModelSwitchedMessage(id=MessageId("msg_m"), created=1, model=TARGET)) == []
+
+
+# --- reasoning and its metadata ---------------------------------------------------------------------------------------
+
+
+def test_reasoning_of_the_same_model_keeps_its_metadata_whatever_the_variant() -> None:
+    history = (assistant(thought("Hm", SIGNED), thought("", SIGNED), thought(""), text("Yes")),)
+    expected = answered(Reasoning(text="Hm", metadata=SIGNED), Reasoning(text="", metadata=SIGNED), Text(text="Yes"))
+    for variant in (None, "high"):
+        assert lowered(*history, target=ModelRef(provider="p", id="m", variant=variant)) == [expected]
+
+
+@pytest.mark.parametrize("model", [OTHER, FOREIGN])
+def test_reasoning_of_another_model_becomes_text_without_metadata(model: ModelRef) -> None:
+    part = tool(done(), metadata=SIGNED)
+    messages = lowered(assistant(thought("Hm", SIGNED), thought("", SIGNED), part, model=model))
+    assert isinstance(messages[0], request.AssistantMessage)
+    assert messages[0].content[0] == Text(text="Hm")
+    assert len(messages[0].content) == 2
+    assert [(call.metadata, call.result_metadata) for call in calls(messages)] == [(None, None)]
+
+
+def test_a_failed_turn_keeps_what_was_said_and_loses_its_metadata() -> None:
+    failed = assistant(thought("Hm", SIGNED), text("Ye"), tool(done(), metadata=SIGNED), error=BOOM)
+    messages = lowered(failed)
+    assert isinstance(messages[0], request.AssistantMessage)
+    assert messages[0].content[:2] == (Text(text="Hm"), Text(text="Ye"))
+    assert [(call.metadata, call.result_metadata) for call in calls(messages)] == [(None, None)]
+    sound = lowered(assistant(tool(done(), metadata=SIGNED)))
+    assert [(call.metadata, call.result_metadata) for call in calls(sound)] == [(SIGNED, SIGNED)]
+
+
+def test_turns_that_left_nothing_to_say_are_not_sent() -> None:
+    blank = assistant(text(""), text(" \n"), thought(" "), thought("", {}))
+    assert lowered(user("Hi"), assistant(error=BOOM), assistant(), blank) == [said(Text(text="Hi"))]
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_call_has_its_result_directly_behind_its_message() -> None:
+    history = (
+        assistant(
+            text("Look"),
+            tool(done(TextContent(text="a"), FileContent(data=PNG, mime="image/png")), "call_1", "fc_1"),
+            tool(ToolError(input={}, error=BOOM, content=(TextContent(text="so far"),)), "call_2", "fc_2"),
+            tool(ToolRunning(input={"x": 1}), "call_3", "fc_3"),
+            tool(ToolPending(input='{"y": '), "call_4", "fc_4"),
+            tool(ToolPending(input='{"y": 2}'), "call_5", "fc_5"),
+            tool(done(structured={"n": 1}), "call_6", "fc_6"),
+        ),
+        user("Next"),
+    )
+    messages = lowered(*history)
+    assert [call.input for call in calls(messages)] == [{"path": "x"}, {}, {"x": 1}, {}, {"y": 2}, {"path": "x"}]
+
+    def result(number: int, is_error: bool, *content: Text | Media) -> ToolMessage:
+        return ToolMessage(call_id=f"fc_{number}", name="read", content=content, is_error=is_error)
+
+    assert messages[1:] == [
+        result(1, False, Text(text="a"), Media(data=PNG, mime="image/png", name="unnamed")),
+        result(2, True, Text(text="boom"), Text(text="so far")),
+        result(3, True, Text(text=INTERRUPTED)),
+        result(4, True, Text(text=INTERRUPTED)),
+        result(5, True, Text(text=INTERRUPTED)),
+        result(6, False, Text(text='{"n":1}')),
+        said(Text(text="Next")),
+    ]
+
+
+def test_provider_executed_calls_stay_inline_with_their_stored_result() -> None:
+    stored = {"type": "web_search_result", "hits": [1]}
+    messages = lowered(
+        assistant(
+            tool(done(result=stored), "call_1", "fc_1", executed=True),
+            tool(done(), "call_2", "fc_2", executed=True),
+            tool(ToolError(input={}, error=BOOM, result="raw"), "call_3", "fc_3", executed=True),
+            tool(ToolError(input={}, error=BOOM), "call_4", "fc_4", executed=True),
+            tool(ToolRunning(input={}), "call_5", "fc_5", executed=True),
+        )
+    )
+    assert len(messages) == 1
+    assert [(call.result, call.is_error) for call in calls(messages)] == [
+        (stored, False),
+        ({"error": NOT_RETURNED}, True),
+        ("raw", False),
+        ({"error": "boom"}, True),
+        ({"error": NOT_RETURNED}, True),
+    ]
+
+
+def test_call_ids_that_repeat_or_are_malformed_are_replaced_by_our_own() -> None:
+    first = assistant(tool(done(), "call_1", "fc"), tool(done(), "call_2", "fc"), tool(done(), "call_3", ""))
+    second = assistant(
+        tool(done(), "call_4", "fc"),
+        tool(done(), "call_5", "id with spaces"),
+        tool(done(), "call_6", "x" * 65),
+        tool(done(), "call_7", "functions.read:0"),
+        tool(done(), "call_8", "call_9"),
+        tool(done(), "call_9", "fc"),
+    )
+    foreign = assistant(tool(done(), "call_10", "fc_10"), model=FOREIGN)
+    messages = lowered(first, second, foreign)
+    assert [call.id for call in calls(messages)] == [
+        *("fc", "call_2", "call_3", "call_4", "call_5", "call_6", "functions.read:0", "call_9", "call_9_2", "call_10")
+    ]
+
+
+def test_tool_names_are_made_valid_for_the_protocol() -> None:
+    names = ["read", "Read File!", "", "ü" * 70]
+    parts = [tool(done(), f"call_{at}", f"fc_{at}", name) for at, name in enumerate(names)]
+    found = [call.name for call in calls(lowered(assistant(*parts)))]
+    assert found == ["read", "Read_File_", "unnamed_tool", "_" * 64]
+
+
+def test_a_structured_value_in_place_of_content_is_bounded() -> None:
+    messages = lowered(assistant(tool(done(structured=["x" * 200_000]))))
+    assert isinstance(messages[1], ToolMessage)
+    (part,) = messages[1].content
+    assert isinstance(part, Text)
+    assert len(part.text) < 60_000
+
+
+# --- the properties ---------------------------------------------------------------------------------------------------
+
+STRINGS = st.text(
+    st.one_of(st.characters(categories=("L", "P", "Zs", "Cc", "Cs")), st.sampled_from("\ud83d\ude00 {}")), max_size=6
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | STRINGS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(STRINGS, inner, max_size=2),
+    max_leaves=4,
+)
+OBJECTS = st.dictionaries(STRINGS, JSON, max_size=2)
+METADATA = st.none() | OBJECTS
+MIMES = st.sampled_from(["image/png", "image/heic", "text/plain", "application/pdf", ""])
+IDS = st.sampled_from(["call_1", "call_2", "call_1_2", "fc", "", "a b", "\ud83d", "z" * 200]) | STRINGS
+FAILURES = st.builds(Failure, type=st.sampled_from(["aborted", "", "x"]), message=STRINGS)
+CONTENT = st.lists(
+    st.builds(TextContent, text=STRINGS)
+    | st.builds(FileContent, data=st.binary(max_size=3), mime=MIMES, name=st.none() | STRINGS),
+    max_size=2,
+).map(tuple)
+STATES = st.one_of(
+    st.builds(ToolPending, input=STRINGS | st.just('{"a": 1}')),
+    st.builds(ToolRunning, input=OBJECTS),
+    st.builds(ToolCompleted, input=OBJECTS, content=CONTENT, structured=JSON, result=JSON),
+    st.builds(ToolError, input=OBJECTS, error=FAILURES, content=st.none() | CONTENT, result=JSON),
+)
+PARTS = st.one_of(
+    st.builds(TextPart, id=st.just("prt"), text=STRINGS, metadata=METADATA),
+    st.builds(ReasoningPart, id=st.just("prt"), text=STRINGS, metadata=METADATA),
+    st.builds(
+        ToolPart,
+        id=IDS,
+        name=IDS,
+        provider_call_id=IDS,
+        executed=st.booleans(),
+        state=STATES,
+        created=st.just(1),
+        metadata=METADATA,
+        result_metadata=METADATA,
+    ),
+)
+MODELS = st.sampled_from([TARGET, OTHER, FOREIGN, ModelRef(provider="p", id="m", variant="v")])
+FILES = st.builds(PromptFile, data=st.binary(max_size=3), mime=MIMES, name=st.none() | STRINGS)
+HISTORIES = st.lists(
+    st.one_of(
+        st.builds(
+            UserMessage,
+            id=st.just("msg"),
+            created=st.just(1),
+            text=STRINGS,
+            files=st.none() | st.lists(FILES, max_size=2).map(tuple),
+        ),
+        st.builds(SyntheticMessage, id=st.just("msg"), created=st.just(1), text=STRINGS),
+        st.builds(ModelSwitchedMessage, id=st.just("msg"), created=st.just(1), model=MODELS),
+        st.builds(
+            AssistantMessage,
+            id=st.just("msg"),
+            created=st.just(1),
+            agent=st.just("build"),
+            model=MODELS,
+            attempt=st.just(1),
+            content=st.lists(PARTS, max_size=4).map(tuple),
+            finish=st.sampled_from([None, "stop", "error"]),
+            error=st.none() | FAILURES,
+            completed=st.sampled_from([None, 2]),
+        ),
+    ),
+    max_size=5,
+)
+
+
+def body(messages: tuple[RequestMessage, ...]) -> bytes:
+    return (
+        OpenAIChatAdapter()
+        .encode(
+            LLMRequest(
+                model="m",
+                system=("s",),
+                messages=messages,
+                tools=(),
+                tool_choice="auto",
+                generation=Generation(),
+                options={},
+                body={},
+            )
+        )
+        .body
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(HISTORIES, MODELS, st.booleans())
+def test_every_history_lowers_to_messages_that_pass_the_check_and_can_be_encoded(
+    history: list[Message], target: ModelRef, images: bool
+) -> None:
+    messages = lower(history, target, images=images)
+    check(messages)
+    assert body(messages) == body(lower(history, target, images=images))
+
+
+@settings(max_examples=100, deadline=None)
+@given(HISTORIES, MODELS)
+def test_a_longer_history_begins_with_the_messages_and_the_bytes_of_the_shorter(
+    history: list[Message], target: ModelRef
+) -> None:
+    whole = lower(history, target)
+    whole_body = body(whole)
+    end = b'],"stream":true'
+    for count in range(len(history)):
+        part = lower(history[:count], target)
+        assert whole[: len(part)] == part
+        assert whole_body.startswith(body(part).rpartition(end)[0])
+
+
+# --- the check --------------------------------------------------------------------------------------------------------
+
+
+def a_call(id: str = "c", **fields: Any) -> Call:
+    whole: dict[str, Any] = {"id": id, "name": "read", "input": {}} | fields
+    return Call(**whole)
+
+
+def a_result(id: str = "c", name: str = "read") -> ToolMessage:
+    return ToolMessage(call_id=id, name=name, content=(), is_error=False)
+
+
+HI = said(Text(text="Hi"))
+GOOD = (HI, answered(a_call("c"), a_call("d")), a_result("c"), a_result("d"), answered(Text(text="ok")))
+
+
+def test_the_check_passes_what_is_right() -> None:
+    check(())
+    check(GOOD)
+    check((answered(a_call(executed=True, result=0)), HI))
+
+
+WRONG: list[tuple[str, tuple[RequestMessage, ...], int]] = [
+    ("call without a result at the end", (HI, answered(a_call())), 1),
+    ("call without a result before another message", (answered(a_call()), HI), 1),
+    ("second call without a result", (*GOOD[:3], HI), 3),
+    ("results in another order", (HI, GOOD[1], a_result("d"), a_result("c")), 2),
+    ("a result twice", (*GOOD[:4], a_result("d")), 4),
+    ("a result without a call", (HI, a_result()), 1),
+    ("a result under another name", (answered(a_call()), a_result(name="write")), 1),
+    ("a result of an executed call", (answered(a_call(executed=True, result=1)), a_result()), 1),
+    ("an executed call without a result", (answered(a_call(executed=True)),), 0),
+    ("a call id used twice in a message", (answered(a_call(), a_call()), a_result(), a_result()), 0),
+    ("a call id used twice in a request", (*GOOD, answered(a_call("d")), a_result("d")), 5),
+    ("an empty call id", (answered(a_call("")), a_result("")), 0),
+    ("a call id with a space", (answered(a_call("a b")), a_result("a b")), 0),
+    ("a tool name that is too long", (answered(a_call(name="x" * 65)), a_result(name="x" * 65)), 0),
+    ("an input that is no object", (answered(a_call(input=[1])), a_result()), 0),
+    ("an input with a lone surrogate", (answered(a_call(input={"a": "\ud83d"})), a_result()), 0),
+    ("metadata with a lone surrogate", (answered(a_call(metadata={"\ud83d": 1})), a_result()), 0),
+    ("an empty user message", (said(),), 0),
+    ("a blank user message", (said(Text(text=" ")),), 0),
+    ("an empty assistant message", (HI, answered()), 1),
+    ("a blank assistant message", (answered(Text(text="\n"), Reasoning(text=" ")),), 0),
+    ("a text with a lone surrogate", (said(Text(text="a\ud83d")),), 0),
+    ("reasoning with a lone surrogate", (answered(Reasoning(text="\ude00")),), 0),
+    ("an image without data", (said(Media(data=b"", mime="image/png")),), 0),
+    ("a medium of another kind", (said(Media(data=b"x", mime="application/pdf")),), 0),
+    ("a medium with an ill-formed name", (said(Media(data=b"x", mime="image/png", name="\ud83d")),), 0),
+]
+
+
+@pytest.mark.parametrize(("messages", "index"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG])
+def test_the_check_refuses_what_breaks_a_rule_and_says_where(messages: tuple[RequestMessage, ...], index: int) -> None:
+    with pytest.raises(RequestInvariantError) as caught:
+        check(messages)
+    assert caught.value.index == index
+    assert caught.value.reason
