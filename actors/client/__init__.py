@@ -3,6 +3,7 @@
 from .client import Client
 from .follow import Following
 from .memory import MemoryPeer, MemoryTransport, memory_pair
+from .opening import connect
 from .scope import Background
 from .stream import EventStream
 from .transport import Opener, Transport
@@ -16,5 +17,6 @@ __all__ = [
     "MemoryTransport",
     "Opener",
     "Transport",
+    "connect",
     "memory_pair",
 ]

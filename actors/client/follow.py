@@ -102,13 +102,15 @@ class Following:
         """Make ready for another attempt, or end with `error` when none can help."""
         self._failures += 1
         self._stream = None
-        mendable = error.retryable if isinstance(error, DeclaredError) else _mendable(error)
-        if not mendable or self._first.another() is None:
-            await self.aclose()
-            raise error
-        if isinstance(error, ClientError):
-            self._calls = None
-            await self._close_own()
+        match error:
+            case DeclaredError(retryable=True):
+                return
+            case ClientError() if _mendable(error) and self._first.another() is not None:
+                self._calls = None
+                await self._close_own()
+            case _:
+                await self.aclose()
+                raise error
 
     async def _close_own(self) -> None:
         own, self._own = self._own, None

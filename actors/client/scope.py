@@ -33,7 +33,7 @@ class Background:
         try:
             # A Cancelled may belong to this very nursery, so trio has to see it; any other exception is the block's.
             absorbed = await self._manager.__aexit__(*((kind, error, trace) if may_be_ours else (None, None, None)))
-        except BaseException as raised:  # noqa: BLE001 - it is sorted out below, and nothing of it is lost
+        except BaseException as raised:
             outcome = _sort_out(error, own, list(_leaves(raised)))
         else:
             return bool(absorbed) and may_be_ours
@@ -45,11 +45,8 @@ class Background:
 def _sort_out(error: BaseException | None, own: list[BaseException], raised: list[BaseException]) -> BaseException:
     """Which one exception leaves the block: its own, else a background failure, else the cancellation."""
     if error is not None and any(not isinstance(leaf, trio.Cancelled) for leaf in own):
-        if isinstance(error, BaseExceptionGroup) and not any(isinstance(leaf, trio.Cancelled) for leaf in raised):
-            # The cancellation in the group was this nursery's; it must not go further.
-            group: BaseExceptionGroup[BaseException] = error  # pyright: ignore[reportUnknownVariableType]
-            without = group.split(trio.Cancelled)[1]
-            return group if without is None or len(list(_leaves(without))) == len(own) else without
+        if len(own) > 1 and not any(isinstance(leaf, trio.Cancelled) for leaf in raised):
+            return _without_cancelled(error)  # the cancellation in the group was this nursery's and goes no further
         return error
     background = [leaf for leaf in raised if leaf not in own and not isinstance(leaf, trio.Cancelled)]
     for leaf in background:
@@ -68,3 +65,13 @@ def _leaves(error: BaseException | None) -> Iterator[BaseException]:
             yield from _leaves(child)  # pyright: ignore[reportUnknownArgumentType]
     elif error is not None:
         yield error
+
+
+def _without_cancelled(error: BaseException) -> BaseException:
+    match error:
+        case BaseExceptionGroup():
+            group: BaseExceptionGroup[BaseException] = error  # pyright: ignore[reportUnknownVariableType]
+            rest = group.split(trio.Cancelled)
+            return group if rest[0] is None or rest[1] is None else rest[1]
+        case _:
+            return error
