@@ -113,7 +113,7 @@ class Letter(Generic[T]):
         self.answer: Answer[T] = Answer()
 
 
-LetterT = TypeVar("LetterT", bound=Letter[object])
+LetterT = TypeVar("LetterT", bound=Letter[Any])
 
 
 class MailboxStatistics:
@@ -151,15 +151,20 @@ class Mailbox(Generic[LetterT]):
         self._peak = max(self._peak, len(self._letters))
         self._arrival.set()
 
+    def take_nowait(self) -> LetterT | None:
+        """The next letter that anybody still wants, or None."""
+        while self._letters:
+            letter = self._letters.popleft()
+            if not letter.answer.abandoned:
+                return letter
+        return None
+
     async def take(self) -> LetterT:
         """The next letter that anybody still wants. Cancelling loses none."""
-        while True:
-            while self._letters:
-                letter = self._letters.popleft()
-                if not letter.answer.abandoned:
-                    return letter
+        while (letter := self.take_nowait()) is None:
             self._arrival = trio.Event()
             await self._arrival.wait()
+        return letter
 
     def close(self, error: BaseException | None = None) -> None:
         """Refuse further letters and answer those that wait with `error` (default `ActorStopped`). Idempotent."""

@@ -1,0 +1,106 @@
+"""The Sessions in memory: one dictionary, changed without awaiting (ruling A10).
+
+Rules:
+- A letter for a session that is not here makes its actor at once; the actor loads itself and answers all its letters
+  `SessionNotFoundError` if there is no such session.
+- Actors are started by the registry's own task, from an empty context, so that no request's log fields live on in one.
+- An idle actor leaves after `idle_seconds`: it goes out of the dictionary and ends in one step.
+"""
+
+from __future__ import annotations
+
+import contextvars
+
+import trio
+
+from ...protocol.values.errors import ServiceUnavailableError
+from ...protocol.values.ids import SessionId
+from ...protocol.values.session import Outcome, Running
+from .actor import SessionActor
+from .letters import SessionLetter
+from .services import Services
+
+IDLE_SECONDS = 300.0
+SETTLE_SECONDS = 5.0
+
+
+class SessionRegistry:
+    """Finds, starts and dismisses session actors."""
+
+    def __init__(self, services: Services, *, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._services = services
+        self._idle_seconds = idle_seconds
+        self._actors: dict[SessionId, tuple[SessionActor, trio.CancelScope]] = {}
+        self._nursery: trio.Nursery | None = None
+        self._stopping = False
+
+    def __len__(self) -> int:
+        """How many sessions are in memory."""
+        return len(self._actors)
+
+    def post(self, session_id: SessionId, letter: SessionLetter) -> None:
+        """Hand a letter to a session, now and in order. What goes wrong is the letter's answer."""
+        if self._stopping or self._nursery is None:
+            letter.answer.fail(ServiceUnavailableError("The runtime is stopping."))
+            return
+        entry = self._actors.get(session_id)
+        if entry is None:
+            entry = self._start(session_id, self._nursery)
+        entry[0].post(letter)
+
+    def active(self) -> dict[str, Running]:
+        """The sessions that are draining right now."""
+        return {session_id: Running() for session_id, (actor, _) in self._actors.items() if actor.working}
+
+    def last_outcome(self, session_id: SessionId) -> Outcome | None:
+        """How the session's last drain in this process ended, while it is still known."""
+        entry = self._actors.get(session_id)
+        return entry[0].last_outcome if entry is not None else None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Own the actors until cancelled; dismiss those that have been idle for long."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                while True:
+                    await trio.sleep(self._idle_seconds / 4)
+                    self.dismiss_idle()
+            finally:
+                self._nursery = None
+
+    def dismiss_idle(self) -> int:
+        """Let the actors go that have been idle for `idle_seconds`; says how many."""
+        limit = trio.current_time() - self._idle_seconds
+        gone = [entry for entry in self._actors.values() if entry[0].may_leave and entry[0].idle_since <= limit]
+        for actor, scope in gone:
+            self._forget(actor)
+            actor.mailbox.close()
+            scope.cancel(reason="idle")
+        return len(gone)
+
+    async def stop(self) -> None:
+        """Interrupt every drain with reason `shutdown` and wait, at most `SETTLE_SECONDS`, until they are settled."""
+        self._stopping = True
+        for actor, _ in tuple(self._actors.values()):
+            actor.close()
+        with trio.move_on_after(SETTLE_SECONDS):
+            for actor, _ in tuple(self._actors.values()):
+                await actor.wait_settled()
+
+    def _start(self, session_id: SessionId, nursery: trio.Nursery) -> tuple[SessionActor, trio.CancelScope]:
+        actor = SessionActor(session_id, self._services, leave=self._forget)
+        scope = trio.CancelScope()
+        self._actors[session_id] = (actor, scope)
+
+        async def live() -> None:
+            with scope:
+                await actor.run()
+
+        contextvars.Context().run(nursery.start_soon, live, name=f"session {session_id}")
+        return self._actors[session_id]
+
+    def _forget(self, actor: SessionActor) -> None:
+        entry = self._actors.get(actor.session_id)
+        if entry is not None and entry[0] is actor:
+            del self._actors[actor.session_id]
