@@ -1,0 +1,134 @@
+"""The configuration as values: what can be set, its types and defaults. `settings` reads them from their layers.
+
+Rules:
+- A key of `steerway.toml` is a field here; a field that is not here is an error there. Later features add their fields.
+- Keys of providers never stand in a configuration, only the name of the environment variable that holds one. Header values
+  may be credentials all the same, so no representation shows headers.
+- Three domains stay apart (seed: Generation Controls, Model Request Options): `generation` is neutral, `options` is the
+  provider's own semantics, `body` are compatibility fields of the final JSON. Each is merged provider, model, variant.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct, field
+
+from ..protocol.llm.request import Generation
+from ..protocol.values.errors import SteerwayError
+
+Count = Annotated[int, Meta(ge=1)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Seconds = Annotated[float, Meta(gt=0)]
+WireProtocol = Literal["openai-chat", "demo"]
+
+DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"
+
+
+class ConfigurationError(SteerwayError):
+    """The configuration cannot be used. The message is one sentence that names the source and the key, and what to do.
+
+    `source` is a file, an environment variable, or a flag; `key` is the dotted key, where one is to blame.
+    """
+
+    def __init__(self, message: str, *, source: str, key: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.source = source
+        self.key = key
+
+
+class Store(Struct, frozen=True, kw_only=True):
+    """`path`: the database file; the settings put it into the user's data folder unless something names another."""
+
+    path: str = "sessions.db"
+    synchronous: Literal["full", "normal"] = "full"
+
+
+class Gateway(Struct, frozen=True, kw_only=True):
+    """Where `serve` listens. `origins` and `hosts` are allowed beside the loopback names."""
+
+    host: str = "127.0.0.1"
+    port: Port = 4747
+    origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+
+class ModelSelection(Struct, frozen=True, kw_only=True):
+    """`default`: `provider/model`, or `provider/model:variant`, for sessions that select none."""
+
+    default: str | None = None
+
+
+class Timeouts(Struct, frozen=True, kw_only=True):
+    """How long a provider may be silent, in seconds; what takes longer is a retryable transport failure.
+
+    `connect` bounds the TCP connection, and once more the TLS handshake. `first_byte` counts from the start of the request
+    to the first byte of the answer's body, `idle` from one piece of the body to the next.
+    """
+
+    connect: Seconds = 30.0
+    first_byte: Seconds = 120.0
+    idle: Seconds = 120.0
+
+
+class Overlay(Struct, frozen=True, kw_only=True):
+    """What provider, model and variant can each say about a request; the later one wins, key by key."""
+
+    generation: Generation = field(default_factory=Generation)
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    body: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+
+class Model(Overlay, frozen=True, kw_only=True):
+    """`id` is what the provider calls the model, when that differs from its name here. Limits are in tokens."""
+
+    id: str | None = None
+    context: Count | None = None
+    output: Count | None = None
+    variants: dict[str, Overlay] = field(default_factory=dict[str, Overlay])
+
+    def __repr__(self) -> str:
+        return f"<Model context={self.context} output={self.output} variants={sorted(self.variants)}>"
+
+
+class Provider(Overlay, frozen=True, kw_only=True):
+    """One provider. Without listed models it takes any model id (ruling C7)."""
+
+    protocol: WireProtocol
+    base_url: str = DEFAULT_BASE_URL
+    api_key_env: str | None = None
+    timeouts: Timeouts = Timeouts()
+    models: dict[str, Model] = field(default_factory=dict[str, Model])
+
+    def __repr__(self) -> str:
+        return f"<Provider {self.protocol} {self.base_url} models={sorted(self.models)}>"
+
+
+class Agent(Struct, frozen=True, kw_only=True):
+    """`system` is the agent's own part of the system prompt; `model` as in `ModelSelection`."""
+
+    system: str | None = None
+    model: str | None = None
+
+
+class ToolOutputLimits(Struct, frozen=True, kw_only=True):
+    """What of a tool's output stands in history."""
+
+    max_lines: Count = 2000
+    max_bytes: Count = 51200
+
+
+class Configuration(Struct, frozen=True, kw_only=True):
+    """Everything that can be configured. `Configuration()` is the built-in defaults."""
+
+    store: Store = Store()
+    gateway: Gateway = Gateway()
+    models: ModelSelection = ModelSelection()
+    providers: dict[str, Provider] = field(default_factory=dict[str, Provider])
+    agents: dict[str, Agent] = field(default_factory=dict[str, Agent])
+    tool_output: ToolOutputLimits = ToolOutputLimits()

@@ -1,0 +1,251 @@
+"""The settings of a process: the configuration put together from its layers, and where each value came from.
+
+Rules:
+- Layers, lowest to highest: defaults, the user's file, the nearest `steerway.toml` from the working directory upward, the
+  file named by `--config`, environment, flags. Tables are merged key by key; any other value replaces the one below.
+- Each layer is checked by itself, so that an error names the layer to blame. Unknown keys name the nearest known key.
+- A file found upward may have come with somebody's repository: it may set neither providers, store nor gateway, unless it
+  is also named by `--config` (ruling C7).
+- A relative path in a file is relative to that file; one in the environment or a flag to the working directory (ruling C5).
+- Everything outside is passed in as `Surroundings`, so that tests own it. Reading blocks: call it before the loop runs.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, cast, get_args, get_origin
+
+import msgspec
+from msgspec import Struct
+
+from .configuration import Configuration, ConfigurationError
+from .configuration_keys import Key, check, dotted, is_secret, leaves, nearest
+
+FILE_NAME: Final = "steerway.toml"
+ENVIRONMENT_PREFIX: Final = "STEERWAY_"
+DEFAULT_SOURCE: Final = "default"
+
+_GUARDED_SECTIONS: Final = ("providers", "store", "gateway")
+_ENVIRONMENT_SECTIONS: Final = ("store", "gateway", "models", "tool_output")
+_PATHS: Final[tuple[Key, ...]] = (("store", "path"),)
+
+
+class Surroundings(Struct, frozen=True, kw_only=True):
+    """What of the world the settings depend on."""
+
+    environ: Mapping[str, str]
+    directory: Path
+    config_folder: Path
+    data_folder: Path
+
+    def __repr__(self) -> str:  # the environment holds keys
+        return f"<Surroundings directory={str(self.directory)!r}>"
+
+    @classmethod
+    def of_process(cls) -> Surroundings:
+        """This process's environment, working directory and platform folders."""
+        import platformdirs
+
+        return cls(
+            environ=os.environ,
+            directory=Path.cwd(),
+            config_folder=Path(platformdirs.user_config_dir("steerway", appauthor=False)),
+            data_folder=Path(platformdirs.user_data_dir("steerway", appauthor=False)),
+        )
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """One effective value for people to see: secrets are masked. `source` names the layer it came from."""
+
+    key: str
+    value: Any
+    source: str
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """The effective configuration. `sources` maps dotted keys to layers; what is not there is a default."""
+
+    configuration: Configuration
+    sources: Mapping[str, str]
+
+    def listed(self) -> list[Setting]:
+        """Every effective value with its source, as `steerway config` shows them."""
+        values = cast("dict[str, Any]", msgspec.to_builtins(self.configuration))
+        return [
+            Setting(
+                key=dotted(key),
+                value="(not shown)" if is_secret(key) else value,
+                source=self.sources.get(dotted(key), DEFAULT_SOURCE),
+            )
+            for key, value in leaves(values)
+        ]
+
+
+class _Layer(Struct, frozen=True):
+    source: str
+    table: dict[str, Any]
+
+
+def load_settings(
+    surroundings: Surroundings, *, config_file: Path | None = None, flags: Mapping[str, object] | None = None
+) -> Settings:
+    """Read and merge all layers. `flags` maps dotted keys (`gateway.port`) to values; None means not given.
+
+    Raises `ConfigurationError`: unknown key, wrong type, a file that is missing (when named) or no TOML, a file found
+    upward that sets what it may not.
+    """
+    merged: dict[str, Any] = {"store": {"path": str(surroundings.data_folder / "sessions.db")}}
+    sources: dict[str, str] = {}
+    for layer in _layers(surroundings, config_file, flags or {}):
+        _merge(merged, layer.table, (), layer.source, sources)
+    if not merged.get("providers"):
+        _merge(merged, _environment_providers(surroundings.environ), (), "environment", sources)
+    _require_protocols(merged.get("providers", {}), sources)
+    return Settings(configuration=msgspec.convert(merged, Configuration), sources=sources)
+
+
+def _require_protocols(providers: Mapping[str, dict[str, Any]], sources: Mapping[str, str]) -> None:
+    """The one key without a default: layers may give it apart from the rest, so it is looked for last."""
+    for name, provider in providers.items():
+        if "protocol" not in provider:
+            at = dotted(("providers", name))
+            source = next((source for key, source in sources.items() if key.startswith(f"{at}.")), "configuration")
+            message = f"{source}: {at}.protocol: it is missing; it names how the provider is spoken to, like openai-chat."
+            raise ConfigurationError(message, source=source, key=f"{at}.protocol")
+
+
+def _layers(surroundings: Surroundings, config_file: Path | None, flags: Mapping[str, object]) -> Iterator[_Layer]:
+    named = (surroundings.directory / config_file) if config_file is not None else None
+    if named is not None and not named.is_file():
+        raise ConfigurationError(f"{named}: there is no such file; --config names a TOML file.", source=str(named))
+    user = surroundings.config_folder / FILE_NAME
+    found = _found_upward(surroundings.directory)
+    if user.is_file():
+        yield _file_layer(user)
+    if found is not None and not _same(found, user) and not _same(found, named):
+        layer = _file_layer(found)
+        _guard(layer)
+        yield layer
+    if named is not None and not _same(named, user):
+        yield _file_layer(named)
+    yield from _environment_layers(surroundings)
+    yield from _flag_layers(surroundings, flags)
+
+
+def _found_upward(directory: Path) -> Path | None:
+    return next((folder / FILE_NAME for folder in (directory, *directory.parents) if (folder / FILE_NAME).is_file()), None)
+
+
+def _same(one: Path, other: Path | None) -> bool:
+    return other is not None and other.is_file() and one.samefile(other)
+
+
+def _file_layer(path: Path) -> _Layer:
+    source = str(path)
+    try:
+        with path.open("rb") as file:
+            table = tomllib.load(file)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{source}: this is no TOML: {error}.", source=source) from None
+    except OSError as error:
+        raise ConfigurationError(f"{source}: cannot be read: {error.strerror}.", source=source) from None
+    check(table, source)
+    _anchor(table, path.parent)
+    return _Layer(source, table)
+
+
+def _guard(layer: _Layer) -> None:
+    for section in _GUARDED_SECTIONS:
+        if section in layer.table:
+            raise ConfigurationError(
+                f"{layer.source}: a file that was only found may not set [{section}], because it can come with somebody's "
+                f"repository; name it by --config to allow that, or move [{section}] to your own configuration.",
+                source=layer.source,
+                key=section,
+            )
+
+
+def _environment_layers(surroundings: Surroundings) -> Iterator[_Layer]:
+    known = dict(_environment_keys())
+    for name, text in sorted(surroundings.environ.items()):
+        if not any(name.startswith(f"{ENVIRONMENT_PREFIX}{section.upper()}_") for section in _ENVIRONMENT_SECTIONS):
+            continue
+        source = f"environment {name}"
+        if name not in known:
+            raise ConfigurationError(f"{source}: there is no such setting{nearest(name, known)}.", source=source, key=name)
+        key, kind = known[name]
+        yield _value_layer(surroundings, source, key, _from_text(text, kind))
+
+
+def _environment_keys() -> Iterator[tuple[str, tuple[Key, object]]]:
+    for section in msgspec.structs.fields(Configuration):
+        if section.encode_name in _ENVIRONMENT_SECTIONS:
+            for field in msgspec.structs.fields(section.type):
+                name = f"{ENVIRONMENT_PREFIX}{section.encode_name}_{field.encode_name}".upper()
+                yield name, ((section.encode_name, field.encode_name), field.type)
+
+
+def _from_text(text: str, kind: object) -> object:
+    if get_origin(kind) is tuple:
+        return [part for part in (part.strip() for part in text.split(",")) if part]
+    if int in (kind, *get_args(kind)):
+        try:
+            return int(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _flag_layers(surroundings: Surroundings, flags: Mapping[str, object]) -> Iterator[_Layer]:
+    for name, value in flags.items():
+        if value is not None:
+            given = str(value) if isinstance(value, Path) else value
+            yield _value_layer(surroundings, "flag", tuple(name.split(".")), given)
+
+
+def _value_layer(surroundings: Surroundings, source: str, key: Key, value: object) -> _Layer:
+    table: dict[str, Any] = {}
+    inner = table
+    for name in key[:-1]:
+        inner = inner.setdefault(name, {})
+    inner[key[-1]] = value
+    check(table, source)
+    _anchor(table, surroundings.directory)
+    return _Layer(source, table)
+
+
+def _anchor(table: dict[str, Any], folder: Path) -> None:
+    for section, name in _PATHS:
+        path = table.get(section, {}).get(name)
+        if path is not None:
+            table[section][name] = str(folder / Path(path).expanduser())
+
+
+def _merge(under: dict[str, Any], over: Mapping[str, Any], at: Key, source: str, sources: dict[str, str]) -> None:
+    for name, value in over.items():
+        key = (*at, name)
+        if isinstance(value, dict):
+            below = under.get(name)
+            if not isinstance(below, dict):
+                below = under[name] = {}
+            _merge(cast("dict[str, Any]", below), cast("dict[str, Any]", value), key, source, sources)
+        else:
+            under[name] = value
+            sources[dotted(key)] = source
+
+
+def _environment_providers(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The provider that the vendor's own variables stand for, when none is configured."""
+    key, base_url = environ.get("OPENAI_API_KEY"), environ.get("OPENAI_BASE_URL")
+    if not key and not base_url:
+        return {}
+    table: dict[str, Any] = {"protocol": "openai-chat"}
+    if key:
+        table["api_key_env"] = "OPENAI_API_KEY"
+    if base_url:
+        table["base_url"] = base_url
+    check({"providers": {"openai": table}}, "environment OPENAI_BASE_URL")
+    return {"providers": {"openai": table}}
