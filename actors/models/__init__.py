@@ -1,1 +1,6 @@
-"""Which model answers and how its provider is reached: HTTP happens here, Sessions and the store are unknown."""
+"""Models: the catalog, the way to providers, and the built-in demo model. Nothing here retries or writes history."""
+
+from .catalog import DEMO_MODEL, ModelInfo
+from .models import Models
+
+__all__ = ["DEMO_MODEL", "ModelInfo", "Models"]

@@ -1,0 +1,197 @@
+"""The catalog: which models there are, and what a request to one of them takes.
+
+Rules:
+- `demo/demo` is always there. A provider without listed models takes any id; the others only theirs (ruling C7).
+- There is no silent fallback: what is not there is `ModelUnavailableError`; nothing selected is `ModelNotSelectedError`.
+- Durable records name models by their catalog id (`ref`); only the provider hears `api_model`.
+- Options, headers, body and Generation Controls are merged provider, model, variant, each in its own domain.
+- A key is held as a `Secret`: it comes out only in the transport, on the way into a header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+from msgspec import Struct, structs
+
+from ...protocol.llm.request import Generation
+from ...protocol.values.errors import InvalidRequestError, ModelNotSelectedError, ModelUnavailableError
+from ...protocol.values.model import ModelRef
+from ..configuration import Configuration, ConfigurationError, Model, Overlay, Provider, Timeouts
+
+DEMO_PROTOCOL: Final = "demo"
+DEMO_MODEL: Final = ModelRef(provider="demo", id="demo")
+
+_DEMO_PROVIDER: Final = Provider(
+    protocol="demo",
+    models={"demo": Model(context=32_000, output=4_000, variants={"thinking": Overlay(options={"reasoning": True})})},
+)
+_NO_MODEL: Final = Model()
+
+
+class Secret:
+    """A credential that no representation, log line or encoder shows."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The credential itself, for the header that carries it."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(...)"
+
+
+class ModelInfo(Struct, frozen=True, kw_only=True):
+    """A model that can be asked, with everything a request to it takes. Limits are in tokens, None where unknown."""
+
+    ref: ModelRef
+    protocol: str
+    api_model: str
+    base_url: str
+    context: int | None
+    output: int | None
+    generation: Generation
+    options: Mapping[str, Any]
+    headers: Mapping[str, str]
+    body: Mapping[str, Any]
+    api_key: Secret | None
+    timeouts: Timeouts
+
+    def __repr__(self) -> str:  # headers may be credentials too
+        return f"<ModelInfo {self.ref} by {self.protocol}>"
+
+
+class Catalog:
+    """The models of one configuration. `environ` is where keys are read from, at each resolution."""
+
+    def __init__(self, configuration: Configuration, environ: Mapping[str, str]) -> None:
+        self._default = configuration.models.default
+        self._environ = environ
+        self._providers: dict[str, Provider] = dict(configuration.providers)
+        demo = self._providers.get(DEMO_MODEL.provider, _DEMO_PROVIDER)
+        if demo.protocol != DEMO_PROTOCOL:
+            raise ConfigurationError(
+                f"The provider {DEMO_MODEL.provider} is built in, with the protocol {DEMO_PROTOCOL}; give yours another name.",
+                source="configuration",
+                key=f"providers.{DEMO_MODEL.provider}.protocol",
+            )
+        models = {**_DEMO_PROVIDER.models, **demo.models}
+        self._providers[DEMO_MODEL.provider] = structs.replace(demo, models=models)
+
+    def resolve(self, ref: ModelRef | None) -> ModelInfo:
+        """The model that `ref` names, or the configured default when it is None.
+
+        Raises `ModelNotSelectedError` and `ModelUnavailableError` (also for a variant that is not there, and a key whose
+        environment variable is not set).
+        """
+        if ref is None:
+            if self._default is None:
+                raise ModelNotSelectedError(
+                    f"No model is selected: name one, or set models.default. {DEMO_MODEL} needs no key and no network."
+                )
+            ref = self.parse(self._default)
+        provider = self._providers.get(ref.provider)
+        if provider is None:
+            raise self._unavailable(ref, f"there is no provider {ref.provider}; there are {_names(self._providers)}")
+        model = provider.models.get(ref.id)
+        if model is None and provider.models:
+            raise self._unavailable(ref, f"{ref.provider} has no model {ref.id}; it has {_names(provider.models)}")
+        model = model or _NO_MODEL
+        variant: Overlay | None = None
+        if ref.variant is not None:
+            variant = model.variants.get(ref.variant)
+            if variant is None:
+                there = f"it has {_names(model.variants)}" if model.variants else "it has none"
+                raise self._unavailable(ref, f"the model has no variant {ref.variant}; {there}")
+        return self._info(ref, provider, model, variant)
+
+    def parse(self, text: str) -> ModelRef:
+        """The reference that `provider/model` or `provider/model:variant` stands for.
+
+        Model ids may hold slashes and colons; only behind a listed model is what follows a colon a variant. Raises
+        `InvalidRequestError` when there is no slash.
+        """
+        provider, slash, id = text.partition("/")
+        if not (provider and slash and id):
+            raise InvalidRequestError(f"A model is written provider/model, like {DEMO_MODEL}; this is {text!r}.", field="model")
+        listed = self._providers[provider].models if provider in self._providers else {}
+        base, colon, variant = id.rpartition(":")
+        if id not in listed and colon and base in listed and variant:
+            return ModelRef(provider=provider, id=base, variant=variant)
+        return ModelRef(provider=provider, id=id)
+
+    def list(self) -> tuple[ModelInfo, ...]:
+        """All listed models that can be asked now, by provider and id, without their variants."""
+        return tuple(self._available())
+
+    def _available(self) -> Iterator[ModelInfo]:
+        for name, provider in sorted(self._providers.items()):
+            for id in sorted(provider.models):
+                try:
+                    yield self.resolve(ModelRef(provider=name, id=id))
+                except ModelUnavailableError:
+                    continue
+
+    def _info(self, ref: ModelRef, provider: Provider, model: Model, variant: Overlay | None) -> ModelInfo:
+        overlays = (provider, model, variant or Overlay())
+        generation, options, headers, body = Generation(), dict[str, Any](), dict[str, str](), dict[str, Any]()
+        for overlay in overlays:
+            generation = merged_generation(generation, overlay.generation)
+            options = merged(options, overlay.options)
+            headers.update({name.lower(): value for name, value in overlay.headers.items()})
+            body = merged(body, overlay.body)
+        return ModelInfo(
+            ref=ref,
+            protocol=provider.protocol,
+            api_model=model.id or ref.id,
+            base_url=provider.base_url,
+            context=model.context,
+            output=model.output,
+            generation=generation,
+            options=options,
+            headers=headers,
+            body=body,
+            api_key=self._key(ref, provider.api_key_env),
+            timeouts=provider.timeouts,
+        )
+
+    def _key(self, ref: ModelRef, variable: str | None) -> Secret | None:
+        if variable is None:
+            return None
+        key = self._environ.get(variable, "").strip()
+        if not key:
+            raise self._unavailable(ref, f"its key is missing; set the environment variable {variable}")
+        if not (key.isascii() and key.isprintable()):
+            raise self._unavailable(
+                ref, f"the value of the environment variable {variable} is no key: it is not printable ASCII"
+            )
+        return Secret(key)
+
+    def _unavailable(self, ref: ModelRef, why: str) -> ModelUnavailableError:
+        return ModelUnavailableError(f"The model {ref} is not available: {why}.", provider=ref.provider, id=ref.id)
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both mappings, `over` winning key by key, at any depth."""
+    result = dict(under)
+    for name, value in over.items():
+        standing = result.get(name)
+        if isinstance(value, dict) and isinstance(standing, dict):
+            result[name] = merged(cast("dict[str, Any]", standing), cast("dict[str, Any]", value))
+        else:
+            result[name] = value
+    return result
+
+
+def merged_generation(under: Generation, over: Generation) -> Generation:
+    """Both controls, `over` winning where it says something."""
+    return structs.replace(under, **{name: value for name, value in structs.asdict(over).items() if value is not None})
+
+
+def _names(known: Mapping[str, object]) -> str:
+    return ", ".join(sorted(known))

@@ -1,0 +1,71 @@
+"""The models of a runtime: what can be asked, and the asking itself.
+
+Rules:
+- A stream is a context manager: leaving it, or being cancelled in it, lets go of the provider at once.
+- Whatever a provider or the way to it does wrong arrives as `ProviderFailed`, the last event; the iterator raises nothing
+  but cancellation. Retrying is the turn's decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import Final
+
+from ...protocol.llm.adapter import Adapter
+from ...protocol.llm.events import LLMEvent
+from ...protocol.llm.openai_chat import OpenAIChatAdapter
+from ...protocol.llm.request import LLMRequest
+from ...protocol.values.model import ModelRef
+from ..configuration import Configuration
+from .catalog import DEMO_PROTOCOL, Catalog, ModelInfo
+from .demo import play
+from .request import prepare
+from .transport import Transport
+
+Batches = AsyncIterator[list[LLMEvent]]
+"""Canonical events in order, in non-empty batches as they arrive."""
+
+_ADAPTERS: Final[tuple[Adapter, ...]] = (OpenAIChatAdapter(),)
+
+
+class Models:
+    """Resolves models and asks them, all through one shared HTTP client. Close it when no stream is open any more.
+
+    `environ` holds the keys that the configuration names. `trust_env`: proxies and certificate authorities come from the
+    process's environment.
+    """
+
+    def __init__(self, configuration: Configuration, environ: Mapping[str, str], *, trust_env: bool = True) -> None:
+        self._catalog = Catalog(configuration, environ)
+        self._transport = Transport(trust_env=trust_env)
+        self._adapters = {adapter.protocol: adapter for adapter in _ADAPTERS}
+
+    def resolve(self, ref: ModelRef | None) -> ModelInfo:
+        """As `Catalog.resolve`: the named model or the default, or a typed error."""
+        return self._catalog.resolve(ref)
+
+    def parse(self, text: str) -> ModelRef:
+        """As `Catalog.parse`: the reference that `provider/model[:variant]` stands for."""
+        return self._catalog.parse(text)
+
+    def list(self) -> tuple[ModelInfo, ...]:
+        """All listed models that can be asked now."""
+        return self._catalog.list()
+
+    def stream(self, info: ModelInfo, request: LLMRequest) -> AbstractAsyncContextManager[Batches]:
+        """The answer to one request. The request leaves when the first batch is asked for, never before."""
+        prepared = prepare(info, request)
+        if info.protocol == DEMO_PROTOCOL:
+            return aclosing(play(prepared))
+        return self._transport.open(info, self._adapters[info.protocol], prepared)
+
+    async def aclose(self) -> None:
+        """Close the provider connections."""
+        await self._transport.aclose()
+
+    async def __aenter__(self) -> Models:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()

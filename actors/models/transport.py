@@ -1,0 +1,314 @@
+"""The way to HTTP providers: one shared client, every time-out ours, every failure an event.
+
+Rules:
+- One `httpx2.AsyncClient` for all requests, made when the first one is sent, without a limit of connections (ruling E3).
+  Proxies and certificate authorities come from the environment, as httpx2 reads it. Cookies are not kept, redirects not
+  followed: neither may carry a credential to a place that nobody named.
+- A body is read as it arrives, and each piece is decoded at once. Compression is not asked for; gzip is undone where a
+  server insists on it (not by httpx2: its decoding iterator leaves generators behind when a body is no gzip).
+- What goes wrong at the provider or on the way is the last event of the stream. Only cancellation passes; it closes the
+  connection at once. So does a consumer that leaves early.
+- After the explicit end the rest of the body is read for a moment, so that the connection can be used again.
+- The key, and what else of the headers may be a credential, is removed from everything a failure says. Texts of
+  exceptions are not repeated where they could quote a header.
+"""
+
+from __future__ import annotations
+
+import ssl
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import trio
+from msgspec import structs
+
+from ...protocol.llm.adapter import Adapter, Decoder
+from ...protocol.llm.events import Finished, LLMEvent, ProviderFailed
+from ...protocol.llm.request import LLMRequest
+from ...protocol.values.failure import PROVIDER_INVALID_OUTPUT, PROVIDER_NO_ROUTE, PROVIDER_TRANSPORT, Failure
+from .catalog import ModelInfo
+
+if TYPE_CHECKING:
+    import httpx2
+
+MAX_ERROR_BODY: Final = 64 * 1024
+"""Bytes that are read of an answer which is an error."""
+DRAIN_SECONDS: Final = 0.5
+"""How long the end of a body is waited for once the protocol's own end has come."""
+MAX_INFLATED: Final = 16 * 1024 * 1024
+"""Bytes that one piece of a compressed body may become."""
+
+_ZIPPED: Final = ("gzip", "x-gzip", "deflate")
+_ANY_HEADER: Final = 32 + zlib.MAX_WBITS
+_KEEPALIVE_CONNECTIONS: Final = 100
+_KEEPALIVE_SECONDS: Final = 30.0
+_MIN_SECRET: Final = 6
+"""Shorter values are words of the language rather than credentials; replacing them would only garble sentences."""
+_REDACTED: Final = "[redacted]"
+
+
+class Transport:
+    """Sends requests for all models of a runtime. `trust_env`: take proxies and authorities from the environment."""
+
+    def __init__(self, *, trust_env: bool = True) -> None:
+        self._trust_env = trust_env
+        self._client: httpx2.AsyncClient | None = None
+
+    @asynccontextmanager
+    async def open(
+        self, info: ModelInfo, adapter: Adapter, request: LLMRequest
+    ) -> AsyncGenerator[AsyncIterator[list[LLMEvent]]]:
+        """The events of one answer, in batches as they arrive. The request leaves when the first batch is asked for."""
+        exchange = _Exchange(self._shared(), info, adapter, request)
+        try:
+            yield exchange
+        finally:
+            await exchange.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections. A later request opens new ones."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def _shared(self) -> httpx2.AsyncClient:
+        if self._client is None:
+            # Here, because a runtime that asks no provider needs none of their memory.
+            from http.cookiejar import CookieJar, DefaultCookiePolicy
+
+            import httpx2
+
+            self._client = httpx2.AsyncClient(
+                headers={"user-agent": "steerway"},
+                limits=httpx2.Limits(
+                    max_connections=None,
+                    max_keepalive_connections=_KEEPALIVE_CONNECTIONS,
+                    keepalive_expiry=_KEEPALIVE_SECONDS,
+                ),
+                timeout=httpx2.Timeout(None),
+                follow_redirects=False,
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+                trust_env=self._trust_env,
+            )
+        return self._client
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, client: httpx2.AsyncClient, info: ModelInfo, adapter: Adapter, request: LLMRequest) -> None:
+        self._client = client
+        self._info = info
+        self._adapter = adapter
+        self._request = request
+        self._origin = info.base_url
+        self._secrets = tuple(_secrets(info))
+        self._decoder: Decoder = adapter.decoder()
+        self._response: httpx2.Response | None = None
+        self._pieces: AsyncGenerator[bytes, None] | None = None
+        self._plain: Callable[[bytes], bytes] = bytes
+        self._begun = False
+        self._deadline = float("inf")
+        self._over = False
+        self._complete = False
+
+    def __aiter__(self) -> _Exchange:
+        return self
+
+    async def __anext__(self) -> list[LLMEvent]:
+        while not self._over:
+            events = await self._advance()
+            if events:
+                match events[-1]:
+                    case Finished():
+                        self._over = self._complete = True
+                    case ProviderFailed() as failed:
+                        self._over = True
+                        events[-1] = self._redacted(failed)
+                    case _:
+                        pass
+                return events
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Give the connection back: after the protocol's end by reading the body's, else by closing it at once."""
+        if self._pieces is not None:
+            import httpx2
+
+            # Reading under a passed deadline is cancelled inside, and that unwinds the generators of the layers below.
+            with trio.move_on_after(DRAIN_SECONDS if self._complete else 0):
+                try:
+                    async for _ in self._pieces:
+                        pass
+                except (httpx2.HTTPError, httpx2.StreamError):
+                    pass  # the connection is gone, and nothing was left to hear
+            await self._pieces.aclose()
+        if self._response is not None:
+            await self._response.aclose()
+
+    async def _advance(self) -> list[LLMEvent]:
+        """Send, or read the next piece: what that gave."""
+        import httpx2
+
+        if self._pieces is None:
+            self._deadline = trio.current_time() + self._info.timeouts.first_byte
+        elif self._begun:
+            self._deadline = trio.current_time() + self._info.timeouts.idle
+        try:
+            with trio.CancelScope(deadline=self._deadline) as scope:
+                if self._pieces is None:
+                    return await self._send()
+                piece = await anext(self._pieces, None)
+                if piece is not None:
+                    self._begun = True
+                    return self._decoder.feed(self._plain(piece))
+        except (httpx2.HTTPError, httpx2.StreamError, zlib.error) as error:
+            self._over = True
+            return [self._unreached(error)] if self._response is None else self._decoder.close()
+        self._over = True
+        return self._silent() if scope.cancelled_caught else self._decoder.close()
+
+    async def _send(self) -> list[LLMEvent]:
+        """Send the request. Nothing when a stream has begun, else the failure."""
+        http = self._adapter.encode(self._request)
+        headers = {"accept-encoding": "identity"}
+        headers.update({name.lower(): value for name, value in http.headers.items()})
+        if self._info.api_key is not None:
+            authorization = self._adapter.authorization(self._info.api_key.reveal())
+            headers.update({name.lower(): value for name, value in authorization.items()})
+        headers.update(self._info.headers)
+        url = f"{self._info.base_url.rstrip('/')}/{http.path.lstrip('/')}"
+        outgoing = self._client.build_request("POST", url, headers=headers, content=http.body)
+        outgoing.extensions["timeout"] = {"connect": self._info.timeouts.connect}
+        self._origin = f"{outgoing.url.scheme}://{outgoing.url.netloc.decode('ascii', 'replace')}"
+        self._response = response = await self._client.send(outgoing, stream=True)
+        self._pieces = response.aiter_raw()
+        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        if encoding in _ZIPPED:
+            self._plain = _inflater()
+        elif encoding not in ("", "identity"):
+            return [
+                _failed(
+                    PROVIDER_INVALID_OUTPUT, f"{self._origin} compresses its answer as {encoding}, which was not asked for."
+                )
+            ]
+        if response.is_success:
+            return []
+        if response.is_redirect:
+            message = f"{self._origin} redirects (HTTP {response.status_code}); set base_url to where it leads."
+            return [_failed(PROVIDER_NO_ROUTE, message)]
+        return [await self._refused(response, self._pieces)]
+
+    async def _refused(self, response: httpx2.Response, pieces: AsyncIterator[bytes]) -> ProviderFailed:
+        """What an answer that is an error means, with as much of its body as arrives in time."""
+        import httpx2
+
+        body = bytearray()
+        with trio.move_on_at(self._deadline):
+            try:
+                async for piece in pieces:
+                    body += self._plain(piece)
+                    if len(body) >= MAX_ERROR_BODY:
+                        break
+            except (httpx2.HTTPError, zlib.error):
+                pass  # the status says most of it
+        said = bytes(body)
+        for secret in self._secrets:  # before anything is cut, so that no half of one stays
+            said = said.replace(secret.encode(), _REDACTED.encode())
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        return self._adapter.classify(response.status_code, headers, said)
+
+    def _silent(self) -> list[LLMEvent]:
+        """A time-out passed. What had begun is ended by the decoder, with the time-out as the reason."""
+        timeouts = self._info.timeouts
+        message = (
+            f"{self._origin} sent nothing for {timeouts.idle:g} s in the middle of its answer."
+            if self._begun
+            else f"{self._origin} began no answer within {timeouts.first_byte:g} s."
+        )
+        failed = _failed(PROVIDER_TRANSPORT, message, retryable=True)
+        if self._response is None:
+            return [failed]
+        events = self._decoder.close()
+        if events and isinstance(last := events[-1], ProviderFailed):
+            events[-1] = structs.replace(failed, tokens=last.tokens)
+        return events
+
+    def _unreached(self, error: Exception) -> ProviderFailed:
+        import httpx2
+
+        origin = self._origin
+        match error:
+            case httpx2.ConnectTimeout():
+                message = f"No connection to {origin} within {self._info.timeouts.connect:g} s."
+            case httpx2.ConnectError() if (refused := _cause(error, ssl.SSLCertVerificationError)) is not None:
+                message = f"The certificate of {origin} is not trusted: {refused.verify_message}."
+                return _failed(PROVIDER_TRANSPORT, message)
+            case httpx2.ConnectError():
+                reason = _cause(error, OSError)
+                message = f"No connection to {origin}: {(reason and reason.strerror) or 'it could not be reached'}."
+            case httpx2.ProxyError():
+                message = f"The proxy gave no connection to {origin}."
+            case httpx2.UnsupportedProtocol() | httpx2.LocalProtocolError():
+                return _failed(
+                    PROVIDER_NO_ROUTE, f"The request to {origin} is no valid HTTP; look at base_url, headers and key."
+                )
+            case _:
+                message = f"The connection to {origin} broke before an answer."
+        return _failed(PROVIDER_TRANSPORT, message, retryable=True)
+
+    def _redacted(self, event: ProviderFailed) -> ProviderFailed:
+        failure = event.failure
+        clean = Failure(type=failure.type, message=self._clean(failure.message), fields=self._clean(failure.fields))
+        return structs.replace(event, failure=clean)
+
+    def _clean(self, value: Any) -> Any:
+        match value:
+            case str():
+                for secret in self._secrets:
+                    value = value.replace(secret, _REDACTED)
+                return value
+            case dict():
+                return {name: self._clean(inner) for name, inner in cast("dict[str, Any]", value).items()}
+            case list() | tuple():
+                return [self._clean(inner) for inner in cast("list[Any]", value)]
+            case _:
+                return value
+
+
+def _inflater() -> Callable[[bytes], bytes]:
+    """Undoes the compression of one body, piece by piece. Raises zlib.error."""
+    inflater = zlib.decompressobj(_ANY_HEADER)
+
+    def inflate(piece: bytes) -> bytes:
+        plain = inflater.decompress(piece, MAX_INFLATED)
+        if inflater.unconsumed_tail:
+            raise zlib.error("a piece of the body inflates beyond all measure")
+        return plain
+
+    return inflate
+
+
+def _secrets(info: ModelInfo) -> Iterator[str]:
+    """What no failure may repeat: the key, and header values whole and without their scheme."""
+    key = () if info.api_key is None else (info.api_key.reveal(),)
+    for value in (*key, *info.headers.values()):
+        for part in (value, value.rpartition(" ")[2]):
+            if len(part) >= _MIN_SECRET:
+                yield part
+
+
+def _failed(type: str, message: str, *, retryable: bool = False) -> ProviderFailed:
+    return ProviderFailed(failure=Failure(type=type, message=message), retryable=retryable)
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def _cause(error: BaseException | None, kind: type[E]) -> E | None:
+    """The first of the errors behind this one that is of the kind."""
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error
