@@ -179,7 +179,7 @@ class _WireError(Value):
 
 class _WireParams(Value):
     subscription: int
-    event: msgspec.Raw | None = None
+    event: msgspec.Raw = msgspec.Raw(b"")
     error: _WireError | None = None
 
 
@@ -220,7 +220,7 @@ class ClientEnd:
             raise MalformedFrameError(f"it is not an envelope ({error})") from error
         params = message.params
         match message.method:
-            case "next" if params is not None and params.event is not None:
+            case "next" if params is not None and len(params.event):
                 return Item(subscription=params.subscription, raw=params.event)
             case "end" if params is not None:
                 return End(subscription=params.subscription, error=_declared(params.error) if params.error else None)
