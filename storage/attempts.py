@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import apsw
 import msgspec
 
 from ..protocol.values import MessageId, Outcome, SessionId
+from .statements import Cursor
 
 _encoder = msgspec.msgpack.Encoder()
 _outcome: msgspec.msgpack.Decoder[Outcome] = msgspec.msgpack.Decoder(Outcome)
@@ -23,14 +21,14 @@ class TurnRecord(msgspec.Struct, frozen=True):
     outcome: Outcome | None
 
 
-def start(cursor: apsw.Cursor, session: int, message: int, number: int, seq: int) -> None:
+def start(cursor: Cursor, session: int, message: int, number: int, seq: int) -> None:
     """A new open attempt. Raises `apsw.ConstraintError` when the turn has one by that number."""
     cursor.execute(
         "INSERT INTO attempt (message, number, session, started_seq) VALUES (?, ?, ?, ?)", (message, number, session, seq)
     )
 
 
-def end(cursor: apsw.Cursor, message: int, seq: int, outcome: Outcome | None) -> bool:
+def end(cursor: Cursor, message: int, seq: int, outcome: Outcome | None) -> bool:
     """End the turn's open attempt; False when it has none. `outcome` is None when something of the turn follows."""
     return bool(
         cursor.execute(
@@ -40,9 +38,9 @@ def end(cursor: apsw.Cursor, message: int, seq: int, outcome: Outcome | None) ->
     )
 
 
-def open_turns(cursor: apsw.Cursor, session_id: SessionId) -> list[MessageId]:
+def open_turns(cursor: Cursor, session_id: SessionId) -> list[MessageId]:
     """Assistant messages of the session whose turn has no terminal event, in order."""
-    rows: list[Any] = cursor.execute(
+    rows = cursor.execute(
         "SELECT m.id FROM attempt a JOIN message m ON m.key = a.message"
         " WHERE a.session = (SELECT key FROM session WHERE id = ?) AND a.ended_seq IS NULL ORDER BY a.started_seq",
         (session_id,),
@@ -50,9 +48,9 @@ def open_turns(cursor: apsw.Cursor, session_id: SessionId) -> list[MessageId]:
     return [row[0] for row in rows]
 
 
-def last_turn(cursor: apsw.Cursor, session_id: SessionId) -> TurnRecord | None:
+def last_turn(cursor: Cursor, session_id: SessionId) -> TurnRecord | None:
     """The turn that started last, or None when the session has had none."""
-    rows: list[Any] = cursor.execute(
+    rows = cursor.execute(
         "SELECT m.id, a.number, a.started_seq, a.ended_seq, a.outcome FROM attempt a JOIN message m ON m.key = a.message"
         " WHERE a.session = (SELECT key FROM session WHERE id = ?) ORDER BY a.started_seq DESC LIMIT 1",
         (session_id,),
@@ -63,9 +61,9 @@ def last_turn(cursor: apsw.Cursor, session_id: SessionId) -> TurnRecord | None:
     return TurnRecord(message_id, number, started_seq, ended_seq, None if outcome is None else _outcome.decode(outcome))
 
 
-def outcome_after(cursor: apsw.Cursor, session_id: SessionId, seq: int) -> Outcome | None:
+def outcome_after(cursor: Cursor, session_id: SessionId, seq: int) -> Outcome | None:
     """How the first turn started after `seq` that needs no continuation ended; None when there is none yet."""
-    rows: list[Any] = cursor.execute(
+    rows = cursor.execute(
         "SELECT outcome FROM attempt WHERE session = (SELECT key FROM session WHERE id = ?) AND started_seq > ?"
         " AND outcome IS NOT NULL ORDER BY started_seq LIMIT 1",
         (session_id, seq),

@@ -7,12 +7,13 @@ embedding program.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal, cast
 
 import apsw
 import apsw.bestpractice
 
 from ..protocol.values.errors import StorageUnavailableError, StoreUnsuitableError, StoreVersionError
+from .statements import Connection
 
 Synchronous = Literal["full", "normal"]
 
@@ -37,7 +38,7 @@ def check_library(version: str) -> None:
         )
 
 
-def connect_writer(path: Path, synchronous: Synchronous) -> apsw.Connection:
+def connect_writer(path: Path, synchronous: Synchronous) -> Connection:
     """The connection that writes. The file must exist.
 
     Raises `StoreUnsuitableError` when the file is no database of ours, or refuses a setting.
@@ -59,7 +60,7 @@ def connect_writer(path: Path, synchronous: Synchronous) -> apsw.Connection:
     return connection
 
 
-def connect_reader(path: Path) -> apsw.Connection:
+def connect_reader(path: Path) -> Connection:
     """A read-only connection, which waits for nobody and blocks nobody.
 
     Raises `StoreUnsuitableError` when the file does not exist or is no database of ours.
@@ -78,7 +79,15 @@ def connect_reader(path: Path) -> apsw.Connection:
     return connection
 
 
-def check_application(connection: apsw.Connection, path: Path) -> None:
+def connect_scratch(path: str) -> Connection:
+    """A connection to a database that nobody will open again; with an empty path SQLite keeps and removes it itself."""
+    connection = cast("Connection", apsw.Connection(path))
+    _set(connection, "synchronous", 0)
+    _practise(connection)
+    return connection
+
+
+def check_application(connection: Connection, path: Path) -> None:
     """Raises `StoreUnsuitableError` when the file holds another program's tables, or no tables but is not a database."""
     try:
         application = connection.pragma("application_id")
@@ -93,17 +102,19 @@ def check_application(connection: apsw.Connection, path: Path) -> None:
         )
 
 
-def _open(path: Path, flags: int) -> apsw.Connection:
+def _open(path: Path, flags: int) -> Connection:
     try:
-        return apsw.Connection(str(path), flags=flags)
+        return cast("Connection", apsw.Connection(str(path), flags=flags))
     except apsw.CantOpenError as error:
         raise StoreUnsuitableError(f"{path} cannot be opened ({error}).", path=str(path)) from error
     except apsw.Error as error:
         raise StorageUnavailableError(f"{path} cannot be opened ({error}).", path=str(path)) from error
 
 
-def _practise(connection: apsw.Connection) -> None:
-    practice = apsw.bestpractice
+def _practise(connection: Connection) -> None:
+    # Without this SQLite plans a cached statement anew for every value bound to it: several times the cost of running it.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    practice: Any = apsw.bestpractice
     practice.connection_wal(connection)
     practice.connection_enable_foreign_keys(connection)
     practice.connection_dqs(connection)
@@ -111,12 +122,12 @@ def _practise(connection: apsw.Connection) -> None:
     practice.connection_recursive_triggers(connection)
 
 
-def _set(connection: apsw.Connection, name: str, value: int) -> None:
+def _set(connection: Connection, name: str, value: int) -> None:
     connection.pragma(name, value)
     _expect(connection, name, value)
 
 
-def _expect(connection: apsw.Connection, name: str, value: int | str) -> None:
+def _expect(connection: Connection, name: str, value: int | str) -> None:
     found = connection.pragma(name)
     if found != value:
         raise StoreUnsuitableError(f"SQLite refuses the setting {name} = {value}; it stays at {found}.", setting=name)

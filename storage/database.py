@@ -24,6 +24,7 @@ from .connections import Synchronous, check_library, connect_reader, connect_wri
 from .ownership import Owner, Ownership, acquire, check_file_system
 from .reader import Reader
 from .schema import check_version, load_migrations, migrate, version
+from .statements import Connection
 from .writer import Writer
 
 __all__ = ["Database", "Owner", "open_reader"]
@@ -34,9 +35,7 @@ MODE = 0o600
 class Database:
     """An owned store. Made by `open`, used by one writing thread and any number of readers, ended by `close`."""
 
-    def __init__(
-        self, path: Path, connection: apsw.Connection, ownership: Ownership, generation: Generation, fence: int
-    ) -> None:
+    def __init__(self, path: Path, connection: Connection, ownership: Ownership, generation: Generation, fence: int) -> None:
         self.path = path
         self.generation = generation
         self.writer = Writer(connection, fence)
@@ -136,7 +135,7 @@ def _make_private(path: Path) -> None:
 
 
 def _enter(
-    connection: apsw.Connection, path: Path, owner: Owner, now: int, new_generation: Callable[[], str]
+    connection: Connection, path: Path, owner: Owner, now: int, new_generation: Callable[[], str]
 ) -> tuple[Generation, int]:
     """Write ourselves into the store row; returns generation and fence."""
     inode = path.stat().st_ino
@@ -151,8 +150,6 @@ def _enter(
             )
         else:
             generation, fence, known_inode, copied = rows[0]
-            assert isinstance(generation, str)
-            assert isinstance(fence, int)
             if copied or known_inode != inode:
                 generation = new_generation()
             fence += 1

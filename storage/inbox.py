@@ -8,47 +8,41 @@ from __future__ import annotations
 
 from typing import Any
 
-import apsw
-
 from ..protocol.values import Admission, Delivery, MessageId, PromptAdmitted, SessionId, decode_event
+from .statements import Cursor
 
 _ADMISSION = (
     "SELECT i.id, s.id, i.delivery, i.admitted_seq, i.promoted_seq, i.withdrawn_seq, e.created, e.body FROM inbox i"
     " JOIN session s ON s.key = i.session JOIN event e ON e.session = i.session AND e.seq = i.admitted_seq"
 )
-_FIND = _ADMISSION + " WHERE i.id = ?"
-_PENDING = (
-    _ADMISSION + " WHERE i.session = (SELECT key FROM session WHERE id = ?)"
-    " AND i.promoted_seq IS NULL AND i.withdrawn_seq IS NULL ORDER BY i.admitted_seq"
-)
-_COUNT = (
-    "SELECT count(*) FROM inbox WHERE session = (SELECT key FROM session WHERE id = ?)"
-    " AND promoted_seq IS NULL AND withdrawn_seq IS NULL"
-)
+_FIND = f"{_ADMISSION} WHERE i.id = ?"
+_WAITING = "i.session = (SELECT key FROM session WHERE id = ?) AND i.promoted_seq IS NULL AND i.withdrawn_seq IS NULL"
+_PENDING = f"{_ADMISSION} WHERE {_WAITING} ORDER BY i.admitted_seq"
+_COUNT = f"SELECT count(*) FROM inbox i WHERE {_WAITING}"  # noqa: S608 - put together from constants
 
 
-def find(cursor: apsw.Cursor, message_id: MessageId) -> Admission | None:
+def find(cursor: Cursor, message_id: MessageId) -> Admission | None:
     """The receipt of the prompt with that id in any session, or None when it was never admitted."""
     rows = cursor.execute(_FIND, (message_id,)).fetchall()
     return _admission(rows[0]) if rows else None
 
 
-def pending(cursor: apsw.Cursor, session_id: SessionId) -> list[Admission]:
+def pending(cursor: Cursor, session_id: SessionId) -> list[Admission]:
     """What waits, in admission order."""
     return [_admission(row) for row in cursor.execute(_PENDING, (session_id,)).fetchall()]
 
 
-def pending_count(cursor: apsw.Cursor, session_id: SessionId) -> int:
+def pending_count(cursor: Cursor, session_id: SessionId) -> int:
     """How many prompts wait."""
-    return int(cursor.execute(_COUNT, (session_id,)).fetchall()[0][0])  # pyright: ignore[reportArgumentType]
+    return int(cursor.execute(_COUNT, (session_id,)).fetchall()[0][0])
 
 
-def is_taken(cursor: apsw.Cursor, message_id: MessageId) -> bool:
+def is_taken(cursor: Cursor, message_id: MessageId) -> bool:
     """Whether some session's inbox holds or held that id."""
     return bool(cursor.execute("SELECT 1 FROM inbox WHERE id = ?", (message_id,)).fetchall())
 
 
-def admit(cursor: apsw.Cursor, session: int, message_id: MessageId, delivery: Delivery, seq: int) -> None:
+def admit(cursor: Cursor, session: int, message_id: MessageId, delivery: Delivery, seq: int) -> None:
     """A new pending row. Raises `apsw.ConstraintError` when the inbox knows the id."""
     cursor.execute(
         "INSERT INTO inbox (id, session, kind, delivery, admitted_seq) VALUES (?, ?, 'prompt', ?, ?)",
@@ -56,7 +50,7 @@ def admit(cursor: apsw.Cursor, session: int, message_id: MessageId, delivery: De
     )
 
 
-def promote(cursor: apsw.Cursor, session: int, message_id: MessageId, seq: int) -> bool:
+def promote(cursor: Cursor, session: int, message_id: MessageId, seq: int) -> bool:
     """Mark a pending row as promoted at `seq`; False when nothing was pending under that id."""
     return bool(
         cursor.execute(
@@ -67,7 +61,7 @@ def promote(cursor: apsw.Cursor, session: int, message_id: MessageId, seq: int) 
     )
 
 
-def withdraw(cursor: apsw.Cursor, session: int, message_id: MessageId, seq: int) -> bool:
+def withdraw(cursor: Cursor, session: int, message_id: MessageId, seq: int) -> bool:
     """Mark a pending row as withdrawn at `seq`; False when nothing was pending under that id."""
     return bool(
         cursor.execute(

@@ -3,18 +3,15 @@
 Rules:
 - Events of a session are numbered from 1 without gaps. Event, projections and the session's head change in one transaction;
   the stored body is the whole encoded event, made once its sequence is known (ruling B16).
-- A `Transaction` is one member of a group commit and is valid only inside its work function. Its savepoint is made by its
-  first write, so that work which only looks costs nothing. Work that swallows the error of a failed append fails all the
-  same: half an append is never committed.
+- A `Transaction` is one member of a group commit and is valid only inside its work function. Work that swallows the error of
+  a failed append fails all the same: half an append is never committed.
 - No SQL outside this floor; what the session code needs of the rows comes as values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
-
-import apsw
 
 from ..protocol.values import (
     Admission,
@@ -25,13 +22,15 @@ from ..protocol.values import (
     Outcome,
     SessionCreated,
     SessionId,
+    decode_event,
     encode_event,
 )
 from . import attempts, inbox, messages, sessions
 from .keys import Keys, SessionKey
 from .messages import Unfinished
-from .projectors import Place, create_session, project
+from .projectors import PROJECTORS, IllegalEventError, Place, create_session
 from .sessions import SessionRecord
+from .statements import Cursor
 
 INSERT_EVENT = "INSERT INTO event (session, seq, type, created, body) VALUES (?, ?, ?, ?, ?)"
 
@@ -57,14 +56,16 @@ class StoredEvent(NamedTuple):
 class Transaction:
     """What one member of a group commit reads and writes. Made by the `Writer`, ended by it."""
 
-    __slots__ = ("_cursor", "_keys", "_unclaimed", "dirty", "ended", "events", "failure")
+    __slots__ = ("_cursor", "_keys", "_unclaimed", "dirty", "ended", "events", "failure", "savepoint")
 
-    def __init__(self, cursor: apsw.Cursor, keys: Keys) -> None:
+    def __init__(self, cursor: Cursor, keys: Keys, *, savepoint: bool) -> None:
         self._cursor = cursor
         self._keys = keys
+        self.savepoint = savepoint
+        """Whether its first write makes the savepoint `member`."""
         self._unclaimed: set[MessageId] = set()
         self.dirty = False
-        """Whether the savepoint of this member exists."""
+        """Whether it has begun to write."""
         self.ended = False
         self.events: list[StoredEvent] = []
         self.failure: Exception | None = None
@@ -86,13 +87,10 @@ class Transaction:
             raise
 
     def _append(self, session_id: SessionId, events: Sequence[NewEvent]) -> list[StoredEvent]:
-        cursor = self._cursor
         if not events:
             return []
-        if not self.dirty:
-            cursor.execute("SAVEPOINT member")
-            self.dirty = True
-        session = self._session_for(session_id, events[0])
+        cursor = self._cursor
+        session = self._session_for(session_id, events[0].created, events[0].data)
         stored: list[StoredEvent] = []
         seq = session.head
         created = 0
@@ -113,19 +111,48 @@ class Transaction:
                 )
             )
             cursor.execute(INSERT_EVENT, (session.key, seq, kind, created, body))
-            project(Place(cursor, self._keys, session_id, session.key, seq, created, self._unclaimed), data)
+            projector = PROJECTORS.get(type(data))
+            if projector is not None:
+                projector(Place(cursor, self._keys, session_id, session.key, seq, created, self._unclaimed), data)
             stored.append(StoredEvent(session_id, seq, kind, created, body))
         session.head = seq
         sessions.advance(cursor, session.key, seq, created)
         self.events += stored
         return stored
 
-    def _session_for(self, session_id: SessionId, first: NewEvent) -> SessionKey:
+    def restore(self, events: Iterable[StoredEvent]) -> None:
+        """Append events exactly as they were stored before, and project them again.
+
+        Raises `IllegalEventError` when a sequence is not the next one of its session.
+        """
+        self._check()
+        cursor = self._cursor
+        for stored in events:
+            session_id, seq, kind, created, body = stored
+            data = decode_event(body).data
+            session = self._session_for(session_id, created, data)
+            if seq != session.head + 1:
+                raise IllegalEventError(f"Session {session_id!r} is at {session.head}; event {seq} does not follow it.")
+            cursor.execute(INSERT_EVENT, (session.key, seq, kind, created, body))
+            projector = PROJECTORS.get(type(data))
+            if projector is not None:
+                projector(Place(cursor, self._keys, session_id, session.key, seq, created, self._unclaimed), data)
+            session.head = seq
+            sessions.advance(cursor, session.key, seq, created)
+            self.events.append(stored)
+
+    def _session_for(self, session_id: SessionId, created: int, first: EventData) -> SessionKey:
+        """The session to write to, made if this is its first event; from here on the member is writing."""
         session = self._keys.session(session_id)
+        if session is None and not isinstance(first, SessionCreated):
+            raise sessions.not_found(session_id)
+        if not self.dirty:
+            if self.savepoint:
+                self._cursor.execute("SAVEPOINT member")
+            self.dirty = True
         if session is None:
-            if not isinstance(first.data, SessionCreated):
-                raise sessions.not_found(session_id)
-            session = create_session(self._cursor, self._keys, session_id, first.created, first.data)
+            assert isinstance(first, SessionCreated)
+            session = create_session(self._cursor, self._keys, session_id, created, first)
         return session
 
     # --- reading ---
@@ -186,7 +213,7 @@ class Transaction:
             raise RuntimeError("this transaction has ended; it is valid only inside its work function")
 
 
-def unfinished(cursor: apsw.Cursor, session_id: SessionId) -> Unfinished:
+def unfinished(cursor: Cursor, session_id: SessionId) -> Unfinished:
     """What the session's turns left open."""
     fragments, calls = messages.open_parts(cursor, session_id)
     return Unfinished(tuple(attempts.open_turns(cursor, session_id)), tuple(fragments), tuple(calls))

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-import apsw
-
 from ..protocol.values import MessageId, SessionId
+from .statements import Cursor
 
 MAX_REMEMBERED = 16_384
 """Sessions, and assistants, whose keys stay in memory; beyond that the one met first is looked up again."""
@@ -31,7 +30,7 @@ class SessionKey:
 class Keys:
     """Look-ups through `cursor`, each answered from memory where it can be."""
 
-    def __init__(self, cursor: apsw.Cursor) -> None:
+    def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
         self._sessions: dict[str, SessionKey] = {}
         self._assistants: dict[str, tuple[int, int]] = {}

@@ -8,9 +8,8 @@ and skipped.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import apsw
 import msgspec
 
 from ..protocol.values import (
@@ -26,6 +25,7 @@ from ..protocol.values import (
     ToolPart,
     UserMessage,
 )
+from .statements import Cursor
 
 KINDS: dict[type[Message], str] = {
     UserMessage: "user",
@@ -73,15 +73,15 @@ class Unfinished(msgspec.Struct, frozen=True):
         return bool(self.turns or self.fragments or self.calls)
 
 
-def owner(cursor: apsw.Cursor, message_id: MessageId) -> SessionId | None:
+def owner(cursor: Cursor, message_id: MessageId) -> SessionId | None:
     """The session that shows the message with that id, or None when none does."""
-    rows: list[Any] = cursor.execute(
+    rows = cursor.execute(
         "SELECT s.id FROM message m JOIN session s ON s.key = m.session WHERE m.id = ?", (message_id,)
     ).fetchall()
     return rows[0][0] if rows else None
 
 
-def insert(cursor: apsw.Cursor, session: int, seq: int, message: Message) -> None:
+def insert(cursor: Cursor, session: int, seq: int, message: Message) -> None:
     """A new message. Raises `apsw.ConstraintError` when its id is shown already."""
     cursor.execute(
         "INSERT INTO message (id, session, seq, kind, body) VALUES (?, ?, ?, ?, ?)",
@@ -89,18 +89,18 @@ def insert(cursor: apsw.Cursor, session: int, seq: int, message: Message) -> Non
     )
 
 
-def assistant(cursor: apsw.Cursor, key: int) -> AssistantMessage:
+def assistant(cursor: Cursor, key: int) -> AssistantMessage:
     """The assistant message without its content."""
-    rows: list[Any] = cursor.execute("SELECT body FROM message WHERE key = ?", (key,)).fetchall()
+    rows = cursor.execute("SELECT body FROM message WHERE key = ?", (key,)).fetchall()
     return _assistant.decode(rows[0][0])
 
 
-def update_assistant(cursor: apsw.Cursor, key: int, message: AssistantMessage) -> None:
+def update_assistant(cursor: Cursor, key: int, message: AssistantMessage) -> None:
     """Replace the assistant message; its content stays where it is."""
     cursor.execute("UPDATE message SET body = ? WHERE key = ?", (_encoder.encode(message), key))
 
 
-def insert_part(cursor: apsw.Cursor, message: int, part: AssistantContent, kind: str) -> None:
+def insert_part(cursor: Cursor, message: int, part: AssistantContent, kind: str) -> None:
     """A new open part at the end. Raises `apsw.ConstraintError` when the message has one by that id."""
     cursor.execute(
         "INSERT INTO message_part (message, id, kind, open, body) VALUES (?, ?, ?, 1, ?)",
@@ -108,7 +108,7 @@ def insert_part(cursor: apsw.Cursor, message: int, part: AssistantContent, kind:
     )
 
 
-def end_fragment(cursor: apsw.Cursor, message: int, part: AssistantContent, kind: str) -> bool:
+def end_fragment(cursor: Cursor, message: int, part: AssistantContent, kind: str) -> bool:
     """Overwrite a text or reasoning part with its whole value; False when the message has none by that id."""
     return bool(
         cursor.execute(
@@ -118,15 +118,15 @@ def end_fragment(cursor: apsw.Cursor, message: int, part: AssistantContent, kind
     )
 
 
-def tool(cursor: apsw.Cursor, message: int, call_id: CallId) -> ToolPart | None:
+def tool(cursor: Cursor, message: int, call_id: CallId) -> ToolPart | None:
     """The call of that message, or None when it has none by that id."""
-    rows: list[Any] = cursor.execute(
+    rows = cursor.execute(
         "SELECT body FROM message_part WHERE message = ? AND id = ? AND kind = 'tool'", (message, call_id)
     ).fetchall()
     return _tool.decode(rows[0][0]) if rows else None
 
 
-def update_tool(cursor: apsw.Cursor, message: int, part: ToolPart, *, settled: bool) -> None:
+def update_tool(cursor: Cursor, message: int, part: ToolPart, *, settled: bool) -> None:
     """Replace a call's part."""
     cursor.execute(
         "UPDATE message_part SET open = ?, body = ? WHERE message = ? AND id = ?",
@@ -134,9 +134,9 @@ def update_tool(cursor: apsw.Cursor, message: int, part: ToolPart, *, settled: b
     )
 
 
-def open_parts(cursor: apsw.Cursor, session_id: SessionId) -> tuple[list[OpenFragment], list[OpenCall]]:
+def open_parts(cursor: Cursor, session_id: SessionId) -> tuple[list[OpenFragment], list[OpenCall]]:
     """Open fragments and unsettled calls of a session, each in the order of history."""
-    rows: list[Any] = cursor.execute(
+    rows = cursor.execute(
         "SELECT m.id, p.id, p.kind, p.body FROM message m JOIN message_part p ON p.message = m.key AND p.open = 1"
         " WHERE m.session = (SELECT key FROM session WHERE id = ?) AND m.kind = 'assistant' ORDER BY m.seq, p.key",
         (session_id,),

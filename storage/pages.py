@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import apsw
-
 from ..protocol.cursor import Direction, MessagesCursor, SessionsCursor, decode_cursor, encode_cursor
 from ..protocol.operations import ListMessages, ListSessions
 from ..protocol.values import DEFAULT_LIMIT, MAX_LIMIT, Message, Order, Page, Session, SessionId
 from ..protocol.values.errors import InvalidCursorError, InvalidRequestError
 from . import messages, sessions
+from .statements import Cursor
 
 Row = tuple[Any, ...]
 
@@ -30,7 +29,7 @@ class _Window(NamedTuple):
     after: bool
 
 
-def sessions_page(cursor: apsw.Cursor, query: ListSessions) -> Page[Session]:
+def sessions_page(cursor: Cursor, query: ListSessions) -> Page[Session]:
     """One page of sessions, by creation time. Raises `InvalidRequestError` (limit) or `InvalidCursorError`."""
     if query.cursor is not None:
         _only_cursor(query.directory, query.parent_id, query.search, query.order, query.limit)
@@ -89,7 +88,7 @@ def sessions_page(cursor: apsw.Cursor, query: ListSessions) -> Page[Session]:
     )
 
 
-def messages_page(cursor: apsw.Cursor, query: ListMessages) -> Page[Message]:
+def messages_page(cursor: Cursor, query: ListMessages) -> Page[Message]:
     """One page of a session's messages.
 
     Raises `SessionNotFoundError`, `InvalidRequestError` (limit) or `InvalidCursorError`.
@@ -133,7 +132,7 @@ def messages_page(cursor: apsw.Cursor, query: ListMessages) -> Page[Message]:
     )
 
 
-def parts_between(cursor: apsw.Cursor, session: Any, first: int, last: int) -> list[Row]:
+def parts_between(cursor: Cursor, session: Any, first: int, last: int) -> list[Row]:
     """Content rows `(message key, body)` of the session's messages between two sequences, both included."""
     return cursor.execute(
         "SELECT p.message, p.body FROM message m JOIN message_part p ON p.message = m.key"

@@ -61,6 +61,7 @@ from ..protocol.values import (
 from ..protocol.values.errors import ConflictError, SteerwayError
 from . import attempts, inbox, messages, sessions
 from .keys import Keys, SessionKey
+from .statements import Cursor
 
 
 class IllegalEventError(SteerwayError):
@@ -73,7 +74,7 @@ class IllegalEventError(SteerwayError):
 class Place(NamedTuple):
     """Where a projector works: the event's session and sequence, its time, and the connection's cursor and keys."""
 
-    cursor: apsw.Cursor
+    cursor: Cursor
     keys: Keys
     session_id: SessionId
     session: int
@@ -83,18 +84,11 @@ class Place(NamedTuple):
     """Ids that this transaction has found to belong to no message."""
 
 
-def create_session(cursor: apsw.Cursor, keys: Keys, session_id: SessionId, created: int, data: SessionCreated) -> SessionKey:
+def create_session(cursor: Cursor, keys: Keys, session_id: SessionId, created: int, data: SessionCreated) -> SessionKey:
     """The row of a new session, before its first event. The caller knows that the id is free."""
     key = SessionKey(sessions.insert(cursor, session_id, created, data), 0)
     keys.remember_session(session_id, key)
     return key
-
-
-def project(place: Place, data: EventData) -> None:
-    """Run the projector of `data`, if its type has one."""
-    projector = PROJECTORS.get(type(data))
-    if projector is not None:
-        projector(place, data)
 
 
 # --- session and inbox --------------------------------------------------------------------------------------------

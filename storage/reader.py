@@ -6,11 +6,8 @@ never keeps the write-ahead log from being truncated; what one call answers is o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
-
-import apsw
 
 from ..protocol.operations import ListMessages, ListSessions
 from ..protocol.values import (
@@ -28,6 +25,7 @@ from .attempts import TurnRecord
 from .journal import unfinished
 from .messages import Unfinished
 from .sessions import SessionRecord
+from .statements import Connection
 
 PAGE_ROWS = 512
 """Events a page holds unless told."""
@@ -36,7 +34,7 @@ PAGE_ROWS = 512
 class Reader:
     """Reads of one store; `close` ends it."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._cursor = connection.cursor()
 
@@ -56,7 +54,7 @@ class Reader:
 
     def head(self, session_id: SessionId) -> int:
         """Sequence of the session's last event. Raises `SessionNotFoundError`."""
-        rows: list[Any] = self._cursor.execute("SELECT head FROM session WHERE id = ?", (session_id,)).fetchall()
+        rows = self._cursor.execute("SELECT head FROM session WHERE id = ?", (session_id,)).fetchall()
         if not rows:
             raise sessions.not_found(session_id)
         return rows[0][0]
@@ -92,19 +90,19 @@ class Reader:
         """
         last = 1 << 62 if upto is None else upto
         with self._snapshot():
-            rows: list[Any] = self._cursor.execute("SELECT key FROM session WHERE id = ?", (session_id,)).fetchall()
+            rows = self._cursor.execute("SELECT key FROM session WHERE id = ?", (session_id,)).fetchall()
             if not rows:
                 raise sessions.not_found(session_id)
             key = rows[0][0]
-            found: list[Any] = self._cursor.execute(
+            found = self._cursor.execute(
                 "SELECT key, kind, body FROM message WHERE session = ? AND seq <= ? ORDER BY seq", (key, last)
             ).fetchall()
-            parts: list[Any] = pages.parts_between(self._cursor, key, 0, last)
+            parts = pages.parts_between(self._cursor, key, 0, last)
         return tuple(messages.assemble(found, parts))
 
     def events_page(self, session_id: SessionId, after: int, limit: int = PAGE_ROWS) -> list[tuple[int, bytes]]:
         """Up to `limit` events behind the sequence `after`, as `(seq, body)`. Raises `SessionNotFoundError`."""
-        rows: list[Any] = self._cursor.execute(
+        rows = self._cursor.execute(
             "SELECT seq, body FROM event WHERE session = (SELECT key FROM session WHERE id = ?) AND seq > ?"
             " ORDER BY seq LIMIT ?",
             (session_id, after, limit),
@@ -147,18 +145,16 @@ class Reader:
 
     def unfinished_sessions(self) -> list[SessionId]:
         """Sessions with an open turn, fragment or call, found through partial indexes (ruling B5)."""
-        rows: list[Any] = self._cursor.execute(_UNFINISHED).fetchall()
+        rows = self._cursor.execute(_UNFINISHED).fetchall()
         return [row[0] for row in rows]
 
     def unanswered_sessions(self) -> list[SessionId]:
         """Sessions where a promoted prompt or a settled call waits for a provider turn (ruling B5)."""
-        rows: list[Any] = self._cursor.execute(
-            "SELECT id FROM session WHERE unanswered_seq IS NOT NULL ORDER BY key"
-        ).fetchall()
+        rows = self._cursor.execute("SELECT id FROM session WHERE unanswered_seq IS NOT NULL ORDER BY key").fetchall()
         return [row[0] for row in rows]
 
     @contextmanager
-    def _snapshot(self) -> Iterator[None]:
+    def _snapshot(self) -> Generator[None]:
         self._cursor.execute("BEGIN")
         try:
             yield

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import apsw
 
 from ..protocol.values.errors import StoreUnsuitableError, StoreVersionError
 from .connections import APPLICATION_ID
+from .statements import Connection
 
 
 class Migration(NamedTuple):
@@ -31,18 +32,16 @@ class Migration(NamedTuple):
 def load_migrations() -> tuple[Migration, ...]:
     """All migrations of this program in order, numbered from 1 without gaps."""
     found: list[Migration] = []
-    for entry in sorted((files(__package__) / "migrations").iterdir(), key=lambda entry: entry.name):
+    for entry in sorted((files(__name__.rpartition(".")[0]) / "migrations").iterdir(), key=lambda entry: entry.name):
         number, _, name = entry.name.removesuffix(".sql").partition("_")
         if entry.name.endswith(".sql"):
             found.append(Migration(int(number), name, entry.read_text(encoding="utf-8")))
     return tuple(found)
 
 
-def version(connection: apsw.Connection) -> int:
+def version(connection: Connection) -> int:
     """The schema version of an open store; 0 for an empty file."""
-    found = connection.pragma("user_version")
-    assert isinstance(found, int)
-    return found
+    return int(connection.pragma("user_version"))
 
 
 def check_version(found: int, newest: int) -> None:
@@ -53,7 +52,7 @@ def check_version(found: int, newest: int) -> None:
         )
 
 
-def migrate(connection: apsw.Connection, path: Path, migrations: Sequence[Migration], now: int) -> Path | None:
+def migrate(connection: Connection, path: Path, migrations: Sequence[Migration], now: int) -> Path | None:
     """Run the migrations that the store lacks; returns where the copy of the former store is, if one was made.
 
     Raises `StoreVersionError` when the store is newer than the last migration. `now` is epoch milliseconds.
@@ -81,7 +80,7 @@ def migrate(connection: apsw.Connection, path: Path, migrations: Sequence[Migrat
     return kept
 
 
-def _keep_copy(connection: apsw.Connection, path: Path, found: int) -> Path:
+def _keep_copy(connection: Connection, path: Path, found: int) -> Path:
     """A complete copy beside the store, marked so that opening it makes a new generation (ruling C11)."""
     target = path.with_name(f"{path.name}.version-{found}")
     if target.exists():
@@ -91,7 +90,7 @@ def _keep_copy(connection: apsw.Connection, path: Path, found: int) -> Path:
     partial = target.with_name(f"{target.name}.partial")
     partial.unlink(missing_ok=True)
     partial.touch(mode=0o600)
-    copy = apsw.Connection(str(partial))
+    copy = cast("Connection", apsw.Connection(str(partial)))
     try:
         with copy.backup("main", connection, "main") as backup:
             while not backup.done:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import apsw
 import msgspec
 
 from ..protocol.values import CacheTokens, Location, ModelRef, Session, SessionCreated, SessionId, Tokens
 from ..protocol.values.errors import SessionNotFoundError
+from .statements import Cursor
 
 COLUMNS = (
     "id, title, directory, parent_id, agent, model, metadata, created, updated, head, cost, input, output, reasoning,"
@@ -40,7 +40,7 @@ class SessionRecord(msgspec.Struct, frozen=True):
     unanswered_seq: int | None
 
 
-def find(cursor: apsw.Cursor, session_id: SessionId) -> SessionRecord:
+def find(cursor: Cursor, session_id: SessionId) -> SessionRecord:
     """The session with that id. Raises `SessionNotFoundError` when there is none."""
     rows = cursor.execute(_SELECT, (session_id,)).fetchall()
     if not rows:
@@ -76,7 +76,7 @@ def from_row(row: tuple[Any, ...]) -> Session:
     )
 
 
-def insert(cursor: apsw.Cursor, session_id: SessionId, created: int, data: SessionCreated) -> int:
+def insert(cursor: Cursor, session_id: SessionId, created: int, data: SessionCreated) -> int:
     """A new session, without events yet; returns its key."""
     ((key,),) = cursor.execute(
         _INSERT,
@@ -96,27 +96,27 @@ def insert(cursor: apsw.Cursor, session_id: SessionId, created: int, data: Sessi
     return int(key)
 
 
-def advance(cursor: apsw.Cursor, session: int, head: int, updated: int) -> None:
+def advance(cursor: Cursor, session: int, head: int, updated: int) -> None:
     """The session's last event is now the one at `head`."""
     cursor.execute("UPDATE session SET head = ?, updated = ? WHERE key = ?", (head, updated, session))
 
 
-def select_model(cursor: apsw.Cursor, session: int, model: ModelRef) -> None:
+def select_model(cursor: Cursor, session: int, model: ModelRef) -> None:
     """The model of the next turn; a change that a sampled boundary has to notice."""
     cursor.execute("UPDATE session SET model = ?, revision = revision + 1 WHERE key = ?", (_encoder.encode(model), session))
 
 
-def mark_unanswered(cursor: apsw.Cursor, session: int, seq: int) -> None:
+def mark_unanswered(cursor: Cursor, session: int, seq: int) -> None:
     """A provider turn has to follow the event at `seq`."""
     cursor.execute("UPDATE session SET unanswered_seq = ? WHERE key = ?", (seq, session))
 
 
-def mark_answered(cursor: apsw.Cursor, session: int) -> None:
+def mark_answered(cursor: Cursor, session: int) -> None:
     """Nothing waits for a provider turn any more."""
     cursor.execute("UPDATE session SET unanswered_seq = NULL WHERE key = ?", (session,))
 
 
-def add_usage(cursor: apsw.Cursor, session: int, tokens: Tokens | None, cost: float | None) -> None:
+def add_usage(cursor: Cursor, session: int, tokens: Tokens | None, cost: float | None) -> None:
     """Add what a turn used to the session's totals."""
     if tokens is None and cost is None:
         return

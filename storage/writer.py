@@ -1,10 +1,13 @@
 """Group commit: many transactions, one fsync.
 
 Rules (rulings A4 and A6):
-- `commit` runs its members in order inside one BEGIN IMMEDIATE: the fence is read once, each member has a savepoint of its
-  own, one COMMIT ends the group.
-- A member that raises is undone and refused alone. Members of one chain stand or fall in order: behind a failed one, the
-  rest of its chain in this group is refused with the same error and not run.
+- `commit` runs its members in order inside one BEGIN IMMEDIATE: the fence is read once, one COMMIT ends the group.
+- A member that raises is undone and refused alone. A savepoint for each member would copy every page that it touches, a
+  third of an admission's cost, although hardly any member fails once it has written. So a group begins without savepoints;
+  when a member fails after writing, the group is rolled back, the events of the members before it are appended again as they
+  were (no work runs twice), and the rest of the group gets savepoints.
+- Members of one chain stand or fall in order: behind a failed one, the rest of its chain in this group is refused with the
+  same error and not run.
 - When SQLite itself ends the transaction, or BEGIN or COMMIT fails, every member is refused with `StorageUnavailableError`
   and nothing of the group is stored. The writer can be used again.
 - When another opener has raised the fence, every member is refused with `StoreInUseError`, now and from then on.
@@ -21,6 +24,7 @@ import msgspec
 from ..protocol.values.errors import StorageUnavailableError, StoreInUseError
 from .journal import NewEvent, StoredEvent, Transaction
 from .keys import Keys
+from .statements import Connection
 
 __all__ = ["Committed", "Member", "NewEvent", "Refused", "StoredEvent", "Transaction", "Writer"]
 
@@ -51,7 +55,7 @@ class Refused(msgspec.Struct, frozen=True):
 class Writer:
     """The one connection that writes. Used by one thread at a time."""
 
-    def __init__(self, connection: apsw.Connection, fence: int) -> None:
+    def __init__(self, connection: Connection, fence: int) -> None:
         self._connection = connection
         self._cursor = connection.cursor()
         self._keys = Keys(self._cursor)
@@ -72,17 +76,23 @@ class Writer:
             return self._all_refused(members, error)
         answers: list[Committed | Refused] = []
         failed: dict[int, Exception] = {}
+        savepoints = False
         try:
             for work, chain in members:
                 if failed and chain is not None and id(chain) in failed:
                     answers.append(Refused(failed[id(chain)]))
                     continue
-                answer = self._run(work)
+                transaction = Transaction(self._cursor, self._keys, savepoint=savepoints)
+                answer = self._run(work, transaction)
                 if type(answer) is Refused:
-                    if not self._connection.in_transaction:
-                        return self._all_refused(members, answer.error)
                     if chain is not None:
                         failed[id(chain)] = answer.error
+                    if not self._connection.in_transaction:
+                        return self._all_refused(members, answer.error)
+                    if transaction.dirty:
+                        if not (self._undo() if savepoints else self._start_over(answers)):
+                            return [Refused(_taken_over()) for _ in members]
+                        savepoints = True
                 answers.append(answer)
             self._cursor.execute("COMMIT")
         except apsw.Error as error:
@@ -131,27 +141,38 @@ class Writer:
         self._roll_back()
         return False
 
-    def _run(self, work: Callable[[Transaction], Any]) -> Committed | Refused:
-        transaction = Transaction(self._cursor, self._keys)
+    def _run(self, work: Callable[[Transaction], Any], transaction: Transaction) -> Committed | Refused:
+        result: Any = None
         try:
             result = work(transaction)
-            if transaction.failure is not None:
-                raise transaction.failure
-            if transaction.dirty:
-                self._cursor.execute("RELEASE member")
-        except Exception as error:  # noqa: BLE001 - whatever a member raises is that member's answer
-            self._undo(transaction)
-            return Refused(unavailable(error) if isinstance(error, apsw.Error) else error)
-        finally:
-            transaction.ended = True
+            failure = transaction.failure
+        except Exception as error:
+            failure = error
+        transaction.ended = True
+        if failure is None and transaction.savepoint and transaction.dirty:
+            self._cursor.execute("RELEASE member")
+        if failure is not None:
+            return Refused(unavailable(failure) if isinstance(failure, apsw.Error) else failure)
         return Committed(result, tuple(transaction.events))
 
-    def _undo(self, transaction: Transaction) -> None:
-        if transaction.dirty:
-            self._keys.forget()
-            if self._connection.in_transaction:
-                self._cursor.execute("ROLLBACK TO member")
-                self._cursor.execute("RELEASE member")
+    def _undo(self) -> bool:
+        """Undo the member that has just failed; True, since the rest of the group stands."""
+        self._keys.forget()
+        self._cursor.execute("ROLLBACK TO member")
+        self._cursor.execute("RELEASE member")
+        return True
+
+    def _start_over(self, answers: Sequence[Committed | Refused]) -> bool:
+        """Undo the whole group and append again what its members so far had; False when the store was taken over."""
+        self._roll_back()
+        if not self._begin():
+            return False
+        again = Transaction(self._cursor, self._keys, savepoint=False)
+        for answer in answers:
+            if type(answer) is Committed:
+                again.restore(answer.events)
+        again.ended = True
+        return True
 
     def _all_refused(self, members: Sequence[Member], error: Exception) -> list[Committed | Refused]:
         self._roll_back()

@@ -1,0 +1,83 @@
+"""Whether the stored projections are what the log says: they are built anew beside the store and compared byte for byte.
+
+Integer keys are not compared, since removing sessions may hand them out again; wherever one refers to a row, the row's text
+id stands for it. `store` and `migration` are not projections (ruling B3).
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from .connections import connect_reader, connect_scratch
+from .journal import StoredEvent, Transaction
+from .keys import Keys
+from .schema import check_version, load_migrations, migrate, version
+from .statements import Cursor
+
+PROJECTIONS: Final = {
+    "session": "SELECT id, title, directory, parent_id, agent, model, metadata, created, updated, head, revision,"
+    " unanswered_seq, cost, input, output, reasoning, cache_read, cache_write FROM session ORDER BY id",
+    "session_title": "SELECT s.id FROM session_title t JOIN session s ON s.key = t.rowid ORDER BY s.id",
+    "inbox": "SELECT i.id, s.id, i.kind, i.delivery, i.admitted_seq, i.promoted_seq, i.withdrawn_seq"
+    " FROM inbox i JOIN session s ON s.key = i.session ORDER BY i.id",
+    "message": "SELECT m.id, s.id, m.seq, m.kind, m.body FROM message m JOIN session s ON s.key = m.session ORDER BY m.id",
+    "message_part": "SELECT m.id, p.id, p.kind, p.open, p.body FROM message_part p JOIN message m ON m.key = p.message"
+    " ORDER BY m.id, p.key",
+    "attempt": "SELECT m.id, a.number, s.id, a.started_seq, a.ended_seq, a.outcome FROM attempt a"
+    " JOIN message m ON m.key = a.message JOIN session s ON s.key = a.session ORDER BY m.id, a.number",
+}
+"""Every projection with the query that shows it without its keys."""
+
+_EVENTS = "SELECT s.id, e.seq, e.type, e.created, e.body FROM event e JOIN session s ON s.key = e.session ORDER BY e.id"
+
+
+class Difference(NamedTuple):
+    """A row of a projection that differs; `stored` or `rebuilt` is None where there is none."""
+
+    table: str
+    stored: tuple[Any, ...] | None
+    rebuilt: tuple[Any, ...] | None
+
+
+def rebuild_check(path: str | Path, *, scratch: str | Path = "", limit: int = 20) -> list[Difference]:
+    """Rebuild all projections of the store at `path` and return up to `limit` differences; none is how it should be.
+
+    Takes no ownership and changes nothing; reads one state of the store, however long it takes. The rebuilt projections
+    stand in a database at `scratch`, an unused path; by default SQLite keeps them in memory and in a file of its own.
+    Raises `IllegalEventError` when the log itself contradicts the rules of the projectors.
+    """
+    resolved = Path(path).resolve()
+    stored, rebuilt = connect_reader(resolved), connect_scratch(str(scratch))
+    try:
+        migrations = load_migrations()
+        check_version(version(stored), migrations[-1].number)
+        migrate(rebuilt, Path(scratch), migrations[: version(stored)], 0)
+        reading, writing = stored.cursor(), rebuilt.cursor()
+        reading.execute("BEGIN")
+        writing.execute("BEGIN")
+        _replay(stored.cursor(), writing)
+        return _differences(reading, writing, limit)
+    finally:
+        stored.close(True)
+        rebuilt.close(True)
+
+
+def _replay(reading: Cursor, writing: Cursor) -> None:
+    transaction = Transaction(writing, Keys(writing), savepoint=False)
+    for row in reading.execute(_EVENTS):
+        transaction.restore((StoredEvent(*row),))
+        transaction.events.clear()
+    transaction.ended = True
+
+
+def _differences(stored: Cursor, rebuilt: Cursor, limit: int) -> list[Difference]:
+    found: list[Difference] = []
+    for table, query in PROJECTIONS.items():
+        for ours, theirs in zip_longest(stored.execute(query), rebuilt.execute(query)):
+            if ours != theirs:
+                found.append(Difference(table, ours, theirs))
+                if len(found) >= limit:
+                    return found
+    return found
