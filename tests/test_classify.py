@@ -101,6 +101,14 @@ def test_an_answer_is_classified_by_body_and_status(status: int, body: bytes, ty
     assert (failed.failure.fields or {})["status"] == status
 
 
+def test_a_spent_quota_that_comes_back_by_itself_is_a_rate() -> None:
+    spent = error("You exceeded your current quota, please check your plan")
+    assert classify_response(429, {}, spent).failure.type == "provider.quota"
+    assert classify_response(429, {"retry-after": "30"}, spent).failure.type == "provider.rate-limit"
+    gone = error("You exceeded your current quota", "insufficient_quota")
+    assert classify_response(429, {"retry-after": "30"}, gone).failure.type == "provider.quota"
+
+
 @pytest.mark.parametrize(
     ("value", "type", "retryable"),
     [

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -172,6 +173,33 @@ def test_a_target_without_images_learns_that_there_was_one() -> None:
 
 def test_a_model_switch_lowers_to_nothing() -> None:
     assert lowered(ModelSwitchedMessage(id=MessageId("msg_m"), created=1, model=TARGET)) == []
+
+
+def test_an_image_without_data_is_only_named() -> None:
+    messages = lowered(
+        user("", PromptFile(data=b"", mime="image/png")), assistant(tool(done(FileContent(data=b"", mime="image/png"))))
+    )
+    assert not any(isinstance(part, Media) for message in messages for part in message.content)
+
+
+def test_ill_formed_strings_are_repaired_wherever_they_stand() -> None:
+    half = "\ud83d"
+    broken = {half: [half]}
+    messages = lowered(
+        user(half, PromptFile(data=PNG, mime="image/png", name=half), PromptFile(data=b"x", mime=half, name=half)),
+        SyntheticMessage(id=MessageId("msg_s"), created=1, text=half),
+        assistant(
+            text(half),
+            thought(half, broken),
+            tool(ToolRunning(input=broken), half, half, half, metadata=broken),
+            tool(done(TextContent(text=half), FileContent(data=PNG, mime="image/png", name=half)), "call_1"),
+            tool(done(structured=broken), "call_2"),
+            tool(ToolError(input=broken, error=Failure(type=half, message=half)), "call_3"),
+            tool(done(result=broken), "call_4", executed=True),
+        ),
+        assistant(thought(half), model=OTHER),
+    )
+    assert "\ufffd" in msgspec.json.encode(messages).decode()
 
 
 # --- reasoning and its metadata ---------------------------------------------------------------------------------------
@@ -413,8 +441,7 @@ def test_a_longer_history_begins_with_the_messages_and_the_bytes_of_the_shorter(
 
 
 def a_call(id: str = "c", **fields: Any) -> Call:
-    whole: dict[str, Any] = {"id": id, "name": "read", "input": {}} | fields
-    return Call(**whole)
+    return msgspec.structs.replace(Call(id=id, name="read", input={}), **fields)
 
 
 def a_result(id: str = "c", name: str = "read") -> ToolMessage:

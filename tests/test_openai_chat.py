@@ -120,23 +120,23 @@ ROLE = chunk(role="assistant", content="", refusal=None)
 STOP = chunk("stop")
 TOOLS = chunk("tool_calls")
 
-SURPRISES: tuple[Any, ...] = (
-    None,
-    7,
-    "text",
-    [],
-    {},
-    {"choices": None},
-    {"choices": {}},
-    {"choices": [None, 3, {}]},
-    {"choices": [{"delta": None}]},
-    {"choices": [{"delta": {"content": 5, "tool_calls": "x", "reasoning": 3, "refusal": []}}]},
-    {"choices": [{"delta": {"tool_calls": [None, {}, {"index": "x"}, {"function": None, "id": None}]}}]},
-    {"choices": [{"delta": {"reasoning_details": [1, {"text": 3}], "function_call": "f"}}]},
-    {"choices": [{"finish_reason": 3}], "usage": [1]},
-    {"choices": [{"index": 1, "delta": {"content": "another answer"}, "finish_reason": "length"}]},
-    {"error": None, "usage": {"prompt_tokens": "many"}},
-)
+SURPRISES = r"""
+null
+7
+"text"
+[]
+{}
+{"choices": null}
+{"choices": {}}
+{"choices": [null, 3, {}]}
+{"choices": [{"delta": null}]}
+{"choices": [{"delta": {"content": 5, "tool_calls": "x", "reasoning": 3, "refusal": []}}]}
+{"choices": [{"delta": {"tool_calls": [null, {}, {"index": "x"}, {"function": null, "id": null}]}}]}
+{"choices": [{"delta": {"reasoning_details": [1, {"text": 3}], "function_call": "f"}}]}
+{"choices": [{"finish_reason": 3}], "usage": [1]}
+{"choices": [{"index": 1, "delta": {"content": "another answer"}, "finish_reason": "length"}]}
+{"error": null, "usage": {"prompt_tokens": "many"}}
+"""
 """Valid JSON that is no chunk, or hardly one."""
 
 # name, stream, events
@@ -267,6 +267,17 @@ STREAMS: list[tuple[str, bytes, list[LLMEvent]]] = [
             *tool(2, "one", "{}"),
             *called(1, "a", "one", "{}", {}),
             *called(2, "b", "one", "{}", {}),
+            finished("tool-calls", "tool_calls"),
+        ],
+    ),
+    (
+        "another id at the same index is another call, also before the first has any input",
+        call(0, "a", "one", "") + call(0, "b", "one", '{"x":1}') + call(0, "b", "one", "{") + TOOLS,
+        [
+            *tool(1, "one"),
+            *tool(2, "one", '{"x":1}', "{"),
+            *called(1, "a", "one", "", {}),
+            *called(2, "b", "one", '{"x":1}{', None),
             finished("tool-calls", "tool_calls"),
         ],
     ),
@@ -410,7 +421,7 @@ STREAMS: list[tuple[str, bytes, list[LLMEvent]]] = [
     ),
     (
         "surprising shapes are passed over",
-        b"".join(map(line, SURPRISES)) + chunk("stop", content="Hi"),
+        b"".join([b"data: %b\n\n" % row.encode() for row in SURPRISES.split("\n")]) + chunk("stop", content="Hi"),
         [*text(1, "Hi"), finished("stop", "stop")],
     ),
     (

@@ -33,6 +33,8 @@ from .unicode import decode_json, well_formed
 
 MAX_BODY: Final = 16 * 1024
 """Characters of a body that are kept."""
+_MAX_SEARCHED: Final = 4 * 1024
+"""Characters of a body that are searched for phrases: a search takes about a microsecond a character."""
 _MAX_DETAIL: Final = 500
 _MAX_RETRY_AFTER_MS: Final = 24 * 60 * 60 * 1000
 
@@ -106,7 +108,7 @@ def classify_response(status: int, headers: Mapping[str, str], body: bytes, *, n
     """What an answer other than 200 means. Header names are lower-case; `now_ms` is epoch milliseconds."""
     text = redact(body[: 2 * MAX_BODY].decode("utf-8", "replace"))
     detail, code = _read_body(body, text)
-    type = _by_status(status, f"{code} {text}", headers)
+    type = _by_status(status, f"{code} {detail} {text[:_MAX_SEARCHED]}", headers)
     fields: dict[str, Any] = {"status": status}
     if code:
         fields["code"] = code
