@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from steerway.actors.client import Client, connect
+    from steerway.actors.runtime import Runtime, open_runtime
     from steerway.protocol.values import (
         Activity,
         Admission,
@@ -137,6 +139,7 @@ __all__ = [
     "AssistantMessage",
     "CacheTokens",
     "CallId",
+    "Client",
     "ClientError",
     "ClientFailure",
     "CompletedOutcome",
@@ -190,6 +193,7 @@ __all__ = [
     "ReasoningStarted",
     "RequestCancelledError",
     "Running",
+    "Runtime",
     "RuntimeFailedError",
     "ServerConnected",
     "ServerDiagnostic",
@@ -241,9 +245,16 @@ __all__ = [
     "WaitOutcome",
     "WithdrawOutcome",
     "WithdrawnOutcome",
+    "connect",
+    "open_runtime",
 ]
 
-_ACTORS: dict[str, str] = {}
+_ACTORS: dict[str, str] = {
+    "Client": "steerway.actors.client",
+    "Runtime": "steerway.actors.runtime",
+    "connect": "steerway.actors.client",
+    "open_runtime": "steerway.actors.runtime",
+}
 _VALUES = ("steerway.protocol.values", "steerway.protocol.values.errors")
 
 
