@@ -91,6 +91,7 @@ async def read_head(stream: trio.abc.ReceiveStream) -> Head | None:
     Raises `RefusedHeadError` for what is no HTTP/1 head, and what the stream raises. The caller bounds the time.
     """
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+    received = 0
     while True:
         try:
             event = connection.next_event()
@@ -99,11 +100,15 @@ async def read_head(stream: trio.abc.ReceiveStream) -> Head | None:
             raise RefusedHeadError(sentence(status, f"The request head cannot be read: {error}.")) from None
         match event:
             case h11.Request():
-                return _head(event, connection.trailing_data[0])
+                rest = bytes(connection.trailing_data[0])
+                if received - len(rest) > MAX_HEAD_BYTES:
+                    raise RefusedHeadError(sentence(431, f"A request head is at most {MAX_HEAD_BYTES} bytes."))
+                return _head(event, rest)
             case h11.NEED_DATA:
                 data = await stream.receive_some(MAX_HEAD_BYTES)
                 if not data:
                     return None
+                received += len(data)
                 connection.receive_data(bytes(data))
             case _:
                 return None
@@ -112,7 +117,7 @@ async def read_head(stream: trio.abc.ReceiveStream) -> Head | None:
 def _head(request: h11.Request, rest: bytes) -> Head:
     path = request.target.decode("ascii").partition("?")[0]
     headers = tuple((name.decode("ascii"), value.decode("latin-1")) for name, value in request.headers)
-    return Head(method=request.method.decode("ascii"), path=path, headers=headers, rest=bytes(rest))
+    return Head(method=request.method.decode("ascii"), path=path, headers=headers, rest=rest)
 
 
 def choose_codec(head: Head) -> tuple[Codec, str | None]:
