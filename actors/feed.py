@@ -2,202 +2,35 @@
 
 Rules:
 - Publishing is a synchronous append that never waits and never refuses; the feed's own task sends (ruling A2).
-- A *live* subscriber gets everything from its start on, in publish order. One that falls behind has a budget in bytes and in
-  frames; while it lags, adjacent deltas of one fragment may be joined for it, nothing else is altered. Beyond the budget only
-  its own subscription ends, with `SubscriberOverflowError`, after what was queued.
-- A *durable* subscriber is a cursor: the next sequence it needs. Ring and storage pages are only two places to read that
-  sequence from; it is registered before its first page, so there is no seam to fall into. A page may run ahead of publication:
-  what lies behind the cursor is skipped (ruling A13). It is never dropped for being slow and costs a bounded amount of memory.
-- Frames made for one framing and one subscription id are shared by all connections of that kind (ruling B16).
+- A *live* subscriber gets everything from its start on, in publish order. One that falls behind has a budget; beyond it only
+  its own subscription ends, with `SubscriberOverflowError`.
+- A *durable* subscriber is registered before its first page is read, so there is no seam to fall into. It is served from the
+  ring while it keeps up and from storage pages while it does not, is never dropped for being slow, and costs a bounded
+  amount of memory (ruling A13).
+- Without subscribers nothing is encoded or kept. The task runs shielded and ends when it is closed (ruling A8).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 import trio
 
-from ..protocol.codec import Codec
 from ..protocol.values.errors import DeclaredError, SubscriberOverflowError
-from ..protocol.values.event import (
-    Event,
-    EventData,
-    ReasoningDelta,
-    ServerConnected,
-    ServerDisposed,
-    ServerHeartbeat,
-    Synced,
-    TextDelta,
-    ToolInputDelta,
-    encode_event,
-    event_as_json,
-)
+from ..protocol.values.event import Event, EventData, ServerConnected, ServerDisposed, ServerHeartbeat, Synced
 from ..protocol.values.ids import SessionId
 from ..storage.journal import StoredEvent
 from ..storage.reader import Reader
+from .published import Outbound, Published
+from .subscriber import DurableSubscriber, LiveSubscriber, OnEnd, Ring, Subscription, Way, way
 
-HIGH_WATER = 256 * 1024
-"""Bytes queued on a connection beyond which a subscriber leaves the direct path."""
-LIVE_BUDGET_BYTES = 4 * 1024 * 1024
-LIVE_BUDGET_FRAMES = 4_096
-RING_EVENTS = 1_024
-RING_BYTES = 1024 * 1024
 PAGE = 512
 HEARTBEAT_SECONDS = 15
 
 _Page = list[tuple[int, bytes]]
 ReadPage = Callable[[Callable[[Reader], _Page]], Awaitable[_Page]]
-OnEnd = Callable[[int, DeclaredError | None], None]
-
-
-class Outbound(Protocol):
-    """One connection's way out, as the feed sees it."""
-
-    @property
-    def framing(self) -> str:
-        """Frames made for one framing serve every connection that has it."""
-        ...
-
-    @property
-    def codec(self) -> Codec: ...
-
-    @property
-    def joinable(self) -> bool:
-        """Whether several frames may be handed over as one run of bytes."""
-        ...
-
-    def frame(self, payload: bytes) -> bytes:
-        """The payload as the transport wants it; the same for every connection of the framing."""
-        ...
-
-    def try_send(self, framed: bytes, frames: int = 1) -> int:
-        """Send or queue whole frames without waiting: the bytes now queued, or -1 when the connection is gone."""
-        ...
-
-    async def wait_drained(self) -> None:
-        """Until few bytes are queued, or the connection is gone."""
-        ...
-
-
-class _Published:
-    """An event with everything that was ever made of it."""
-
-    __slots__ = ("_frames", "_json", "_payload", "event", "seq", "size")
-
-    def __init__(self, payload: bytes, seq: int | None = None, event: Event | None = None) -> None:
-        self._payload = payload
-        self._json: bytes | None = None
-        self._frames: dict[tuple[str, int], bytes] = {}
-        self.seq = seq
-        self.event = event
-        self.size = len(payload)
-
-    def frame(self, outbound: Outbound, subscription: int) -> bytes:
-        key = (outbound.framing, subscription)
-        framed = self._frames.get(key)
-        if framed is None:
-            codec = outbound.codec
-            if codec.binary:
-                body = self._payload
-            else:
-                if self._json is None:
-                    self._json = event_as_json(self._payload)
-                body = self._json
-            framed = outbound.frame(codec.item_prefix(subscription) + body + codec.item_suffix)
-            self._frames[key] = framed
-        return framed
-
-
-class Subscription:
-    """One subscriber. Nothing is sent before `start`; `close` is for the subscriber, and says nothing to it."""
-
-    __slots__ = ("_feed", "closed", "on_end", "outbound", "subscription")
-
-    def __init__(self, feed: Feed, outbound: Outbound, subscription: int, on_end: OnEnd) -> None:
-        self._feed = feed
-        self.outbound = outbound
-        self.subscription = subscription
-        self.on_end = on_end
-        self.closed = False
-
-    def start(self) -> None:
-        """Begin to send. The answer that opened the stream must have been queued before (ruling A13)."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Stop at once and let go of everything."""
-        raise NotImplementedError
-
-
-class _Live(Subscription):
-    __slots__ = ("lag", "lag_bytes", "since")
-
-    def __init__(self, feed: Feed, outbound: Outbound, subscription: int, on_end: OnEnd) -> None:
-        super().__init__(feed, outbound, subscription, on_end)
-        self.lag: deque[_Published] | None = None
-        """What waits for a connection that is behind; None on the direct path."""
-        self.lag_bytes = 0
-        self.since = 0
-        """Publications before this number are not for this subscriber."""
-
-    def start(self) -> None:
-        self._feed.start_live(self)
-
-    def close(self) -> None:
-        self.closed = True
-        self.lag = None
-        self._feed.drop_live(self)
-
-
-class _Durable(Subscription):
-    __slots__ = ("cursor", "direct", "head", "session_id")
-
-    def __init__(
-        self, feed: Feed, outbound: Outbound, subscription: int, on_end: OnEnd, session_id: SessionId, after: int, head: int
-    ) -> None:
-        super().__init__(feed, outbound, subscription, on_end)
-        self.session_id = session_id
-        self.cursor = after + 1
-        self.head: int | None = head
-        """The head when the stream opened, until `synced` was said."""
-        self.direct = False
-
-    def start(self) -> None:
-        self._feed.start_durable(self)
-
-    def close(self) -> None:
-        self.closed = True
-        self._feed.drop_durable(self)
-
-
-class _Ring:
-    """The recent events of one session that somebody watches: contiguous, bounded by count and bytes."""
-
-    __slots__ = ("events", "size", "subscribers")
-
-    def __init__(self) -> None:
-        self.events: deque[_Published] = deque()
-        self.size = 0
-        self.subscribers: list[_Durable] = []
-
-    def append(self, published: _Published) -> None:
-        self.events.append(published)
-        self.size += published.size
-        while len(self.events) > RING_EVENTS or (self.size > RING_BYTES and len(self.events) > 1):
-            self.size -= self.events.popleft().size
-
-    def first(self) -> int | None:
-        """The lowest sequence it holds."""
-        return self.events[0].seq if self.events else None
-
-    def since(self, cursor: int) -> list[_Published]:
-        """The events from `cursor` on. Only when the ring holds it, or holds nothing as far as that."""
-        first = self.first()
-        skip = 0 if first is None else max(0, cursor - first)
-        return [self.events[index] for index in range(skip, len(self.events))]
+"""Runs a query on a read connection."""
 
 
 class FeedStatistics:
@@ -219,14 +52,13 @@ class Feed:
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._live: list[_Live] = []
-        self._rings: dict[SessionId, _Ring] = {}
-        self._fresh: list[_Published] = []
-        self._fresh_rings: dict[SessionId, _Ring] = {}
+        self._live: list[LiveSubscriber] = []
+        self._rings: dict[SessionId, Ring] = {}
+        self._fresh: list[Published] = []
+        self._fresh_rings: dict[SessionId, Ring] = {}
         self._wake = trio.Event()
         self._closed = False
-        self._nursery: trio.Nursery | None = None
-        self._read: ReadPage | None = None
+        self._tasks: tuple[trio.Nursery, ReadPage] | None = None
         self._statistics = FeedStatistics()
 
     def statistics(self) -> FeedStatistics:
@@ -247,94 +79,87 @@ class Feed:
             ring = self._rings.get(stored.session_id)
             if ring is None and not self._live:
                 continue
-            published = _Published(stored.body, stored.seq)
+            published = Published(stored.body, stored.seq)
             if ring is not None:
                 ring.append(published)
                 self._fresh_rings[stored.session_id] = ring
             if self._live:
                 self._fresh.append(published)
-        if self._fresh or self._fresh_rings:
             self._wake.set()
 
     def publish_live(self, event: Event) -> None:
-        """Append a live event. Without live subscribers it is not even encoded."""
+        """Append a live event."""
         self._statistics.published += 1
         if self._live:
-            self._fresh.append(_Published(encode_event(event), event=event))
+            self._fresh.append(Published.live(event))
             self._wake.set()
 
     def dispose(self) -> None:
-        """Say `server.disposed` to every live subscriber, behind everything published before."""
+        """Say `server.disposed` to every live subscriber, behind everything published before, and send it now."""
         self.publish_live(self._server_event(ServerDisposed()))
         self._flush()
 
-    # --- subscribing -------------------------------------------------------------------------------------------------
-
-    def subscribe_live(self, outbound: Outbound, subscription: int, on_end: OnEnd) -> Subscription:
-        """A live subscriber, not yet started."""
-        return _Live(self, outbound, subscription, on_end)
-
-    def subscribe_session(
-        self, outbound: Outbound, subscription: int, on_end: OnEnd, session_id: SessionId, after: int, head: int
-    ) -> Subscription:
-        """A durable subscriber that has everything up to `after` and is told `synced` once it has `head`."""
-        return _Durable(self, outbound, subscription, on_end, session_id, after, head)
-
-    def start_live(self, subscriber: _Live) -> None:
-        """Called by `Subscription.start`."""
-        self._flush()
-        connected = _Published(encode_event(self._server_event(ServerConnected())))
-        self._live.append(subscriber)
-        self._send_live(subscriber, [connected])
-
-    def drop_live(self, subscriber: _Live) -> None:
-        """Called by `Subscription.close`."""
-        if subscriber in self._live:
-            self._live.remove(subscriber)
-
-    def start_durable(self, subscriber: _Durable) -> None:
-        """Called by `Subscription.start`."""
-        ring = self._rings.setdefault(subscriber.session_id, _Ring())
-        ring.subscribers.append(subscriber)
-        self._catch_up_soon(subscriber)
-
-    def drop_durable(self, subscriber: _Durable) -> None:
-        """Called by `Subscription.close`."""
-        ring = self._rings.get(subscriber.session_id)
-        if ring is not None and subscriber in ring.subscribers:
-            ring.subscribers.remove(subscriber)
-            self._forget_if_unwatched(subscriber.session_id)
-
     def end_session(self, session_id: SessionId, error: DeclaredError) -> None:
         """End every durable subscription of a session, with `error`."""
-        ring = self._rings.pop(session_id, None)
-        for subscriber in ring.subscribers if ring is not None else ():
-            self._end(subscriber, error)
+        ring = self._rings.get(session_id)
+        for subscriber in tuple(ring.subscribers) if ring is not None else ():
+            self._drop(subscriber)
+            subscriber.on_end(subscriber.number, error)
+
+    # --- subscribing -------------------------------------------------------------------------------------------------
+
+    def subscribe_live(self, outbound: Outbound, number: int, on_end: OnEnd) -> Subscription:
+        """A live subscription, not yet started. `on_end` is called once if it ends by itself."""
+        subscriber = LiveSubscriber(outbound, number, on_end)
+        return _Handle(partial(self._start_live, subscriber), partial(self._drop, subscriber))
+
+    def subscribe_session(
+        self, outbound: Outbound, number: int, on_end: OnEnd, *, session_id: SessionId, after: int, head: int
+    ) -> Subscription:
+        """A durable subscription, not yet started, that has everything up to `after` and is told when it has `head`."""
+        subscriber = DurableSubscriber(outbound, number, on_end, session_id=session_id, after=after, head=head)
+        return _Handle(partial(self._start_durable, subscriber), partial(self._drop, subscriber))
+
+    def _start_live(self, subscriber: LiveSubscriber) -> None:
+        self._flush()  # what was published before is not for this one
+        self._live.append(subscriber)
+        self._serve_live(subscriber, [Published.live(self._server_event(ServerConnected()))])
+
+    def _start_durable(self, subscriber: DurableSubscriber) -> None:
+        self._rings.setdefault(subscriber.session_id, Ring()).subscribers.append(subscriber)
+        self._catch_up_soon(subscriber)
+
+    def _drop(self, subscriber: LiveSubscriber | DurableSubscriber) -> None:
+        subscriber.closed = True
+        match subscriber:
+            case LiveSubscriber():
+                subscriber.lag = None
+                if subscriber in self._live:
+                    self._live.remove(subscriber)
+            case DurableSubscriber():
+                ring = self._rings.get(subscriber.session_id)
+                if ring is not None and subscriber in ring.subscribers:
+                    ring.subscribers.remove(subscriber)
+                    if not ring.subscribers:
+                        del self._rings[subscriber.session_id]
+                        self._fresh_rings.pop(subscriber.session_id, None)
 
     # --- the task ----------------------------------------------------------------------------------------------------
 
-    async def run(
-        self,
-        read: ReadPage,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """The actor's life: sends what is published until `close`. Runs shielded (ruling A8). `read` serves pages."""
-        self._read = read
+    async def run(self, read: ReadPage, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """The actor's life: sends what is published, until `close`. `read` serves the pages of slow subscribers."""
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as nursery:
-                self._nursery = nursery
+                self._tasks = (nursery, read)
                 nursery.start_soon(self._heartbeat)
                 task_status.started()
                 try:
                     while not self._closed:
+                        await self._wake.wait()
+                        self._wake = trio.Event()
                         self._flush()
-                        if not self._closed:
-                            await self._wake.wait()
-                            self._wake = trio.Event()
-                    self._flush()
                 finally:
-                    self._nursery = None
+                    self._tasks = None
                     nursery.cancel_scope.cancel()
 
     def close(self) -> None:
@@ -352,184 +177,116 @@ class Feed:
     def _flush(self) -> None:
         fresh, self._fresh = self._fresh, []
         if fresh:
-            joined: dict[tuple[str, int], bytes] = {}
-            for subscriber in tuple(self._live):
-                outbound = subscriber.outbound
-                if subscriber.lag is None and outbound.joinable:
-                    key = (outbound.framing, subscriber.subscription)
-                    run = joined.get(key)
-                    if run is None:
-                        run = b"".join([published.frame(outbound, subscriber.subscription) for published in fresh])
-                        joined[key] = run
-                    self._sent(subscriber, outbound.try_send(run, len(fresh)))
-                else:
-                    self._send_live(subscriber, fresh)
+            self._send_to_live(fresh)
         rings, self._fresh_rings = self._fresh_rings, {}
         for ring in rings.values():
             for subscriber in tuple(ring.subscribers):
-                if subscriber.direct and not self._send_from_ring(subscriber, ring):
+                if subscriber.direct and not self._serve_from_ring(subscriber, ring):
                     self._catch_up_soon(subscriber)
 
-    def _send_live(self, subscriber: _Live, fresh: Sequence[_Published]) -> None:
-        outbound = subscriber.outbound
-        for index, published in enumerate(fresh):
-            if subscriber.lag is not None:
-                for late in fresh[index:]:
-                    self._lag(subscriber, late)
-                return
+    def _send_to_live(self, fresh: Sequence[Published]) -> None:
+        runs: dict[tuple[str, int], bytes] = {}
+        for subscriber in tuple(self._live):
+            outbound = subscriber.outbound
+            if subscriber.lag is not None or not outbound.joinable:
+                self._serve_live(subscriber, fresh)
+                continue
+            key = (outbound.framing, subscriber.number)
+            run = runs.get(key)
+            if run is None:
+                run = runs[key] = b"".join([published.frame(outbound, subscriber.number) for published in fresh])
+            self._sent_live(subscriber, way(outbound.try_send(run, len(fresh))))
+
+    def _serve_live(self, subscriber: LiveSubscriber, fresh: Sequence[Published]) -> None:
+        for published in fresh:
             if subscriber.closed:
                 return
-            self._sent(subscriber, outbound.try_send(published.frame(outbound, subscriber.subscription)))
+            if subscriber.lag is None:
+                self._sent_live(subscriber, subscriber.send(published))
+            elif not subscriber.queue(published):
+                self._statistics.overflowed += 1
+                self._drop(subscriber)
+                message = "This subscriber fell too far behind; read the state anew and subscribe again."
+                subscriber.on_end(subscriber.number, SubscriberOverflowError(message))
 
-    def _sent(self, subscriber: _Live, queued: int) -> None:
-        if queued < 0:
-            subscriber.close()
-        elif queued > HIGH_WATER and subscriber.lag is None and self._nursery is not None:
-            subscriber.lag = deque()
-            subscriber.lag_bytes = 0
-            self._nursery.start_soon(self._drain_lag, subscriber)
+    def _sent_live(self, subscriber: LiveSubscriber, state: Way) -> None:
+        match state:
+            case Way.GONE:
+                self._drop(subscriber)
+            case Way.FULL if self._tasks is not None:
+                subscriber.fall_behind()
+                self._tasks[0].start_soon(self._send_lag, subscriber)
+            case _:
+                pass
 
-    def _lag(self, subscriber: _Live, published: _Published) -> None:
-        lag = subscriber.lag
-        if lag is None:
-            return
-        if lag:
-            merged = _merged(lag[-1], published)
-            if merged is not None:
-                subscriber.lag_bytes += merged.size - lag[-1].size
-                lag[-1] = merged
-                published = merged
-            else:
-                lag.append(published)
-                subscriber.lag_bytes += published.size
-        else:
-            lag.append(published)
-            subscriber.lag_bytes += published.size
-        if subscriber.lag_bytes > LIVE_BUDGET_BYTES or len(lag) > LIVE_BUDGET_FRAMES:
-            self._statistics.overflowed += 1
-            self.drop_live(subscriber)
-            subscriber.lag = None
-            self._end(
-                subscriber,
-                SubscriberOverflowError("This subscriber fell too far behind; read the state anew and subscribe again."),
-            )
-
-    async def _drain_lag(self, subscriber: _Live) -> None:
-        outbound = subscriber.outbound
-        while not subscriber.closed:
-            await outbound.wait_drained()
-            lag = subscriber.lag
-            queued = 0
-            while lag and 0 <= queued <= HIGH_WATER:
-                published = lag.popleft()
-                subscriber.lag_bytes -= published.size
-                queued = outbound.try_send(published.frame(outbound, subscriber.subscription))
-            if queued < 0:
-                subscriber.close()
-            if not lag:
-                # Back on the direct path; if the way is full, the next event leads here again.
-                subscriber.lag = None
-                return
-
-    def _send_from_ring(self, subscriber: _Durable, ring: _Ring) -> bool:
-        """Send from the ring what the subscriber lacks; False when the ring no longer holds it or the way is full."""
-        first = ring.first()
-        if first is not None and first > subscriber.cursor:
-            return False
-        return self._send_durable(subscriber, ring.since(subscriber.cursor))
-
-    def _send_durable(self, subscriber: _Durable, events: Sequence[_Published]) -> bool:
-        """Send events from the cursor on, and `synced` in its place. False when the way is full or gone."""
-        outbound, subscription = subscriber.outbound, subscriber.subscription
-        run: list[bytes] = []
-        if subscriber.head is not None and subscriber.cursor > subscriber.head:
-            run.append(self._synced_frame(subscriber))
-        for published in events:
-            if published.seq is None or published.seq < subscriber.cursor:
-                continue
-            run.append(published.frame(outbound, subscription))
-            subscriber.cursor = published.seq + 1
-            if subscriber.head is not None and subscriber.cursor > subscriber.head:
-                run.append(self._synced_frame(subscriber))
-        queued = 0
-        if outbound.joinable:
-            queued = outbound.try_send(b"".join(run), len(run)) if run else 0
-        else:
-            for framed in run:
-                queued = outbound.try_send(framed)
-                if queued < 0:
-                    break
-        if queued < 0:
-            subscriber.close()
-            return False
-        return queued <= HIGH_WATER
-
-    def _synced_frame(self, subscriber: _Durable) -> bytes:
-        head = subscriber.head
-        subscriber.head = None
-        synced = Synced(seq=head or 0)
-        event = Event(type=synced.type, created=self._now_ms(), data=synced, session_id=subscriber.session_id)
-        return _Published(encode_event(event)).frame(subscriber.outbound, subscriber.subscription)
-
-    def _catch_up_soon(self, subscriber: _Durable) -> None:
-        subscriber.direct = False
-        if self._nursery is not None and not subscriber.closed:
-            self._nursery.start_soon(self._catch_up, subscriber)
-
-    async def _catch_up(self, subscriber: _Durable) -> None:
-        """Serve one durable subscriber from pages until the ring holds its cursor, at its own pace."""
-        read = self._read
-        if read is None:
-            return
+    async def _send_lag(self, subscriber: LiveSubscriber) -> None:
         while not subscriber.closed:
             await subscriber.outbound.wait_drained()
-            page = await read(partial(_page, session_id=subscriber.session_id, after=subscriber.cursor - 1))
+            if subscriber.send_queued() is Way.GONE:
+                self._drop(subscriber)
+            elif not subscriber.lag:
+                subscriber.lag = None  # back on the direct path; if that is full, the next event leads here again
+                return
+
+    def _serve_from_ring(self, subscriber: DurableSubscriber, ring: Ring) -> bool:
+        """False when the ring does not reach back to the cursor, or the way is not free."""
+        events = ring.since(subscriber.cursor)
+        return events is not None and self._serve_durable(subscriber, events)
+
+    def _serve_durable(self, subscriber: DurableSubscriber, events: Sequence[Published]) -> bool:
+        state = subscriber.send(events, partial(self._synced, subscriber.session_id))
+        if state is Way.GONE:
+            self._drop(subscriber)
+        return state is Way.FREE
+
+    def _catch_up_soon(self, subscriber: DurableSubscriber) -> None:
+        subscriber.direct = False
+        if self._tasks is not None and not subscriber.closed:
+            nursery, read = self._tasks
+            nursery.start_soon(self._catch_up, subscriber, read)
+
+    async def _catch_up(self, subscriber: DurableSubscriber, read: ReadPage) -> None:
+        """Serve one durable subscriber from pages, at its own pace, until the ring holds its cursor."""
+        while not subscriber.closed:
+            await subscriber.outbound.wait_drained()
+            try:
+                page = await read(partial(_page, session_id=subscriber.session_id, after=subscriber.cursor - 1))
+            except DeclaredError as error:
+                if not subscriber.closed:
+                    self._drop(subscriber)
+                    subscriber.on_end(subscriber.number, error)
+                return
             if subscriber.closed:
                 return
-            free = self._send_durable(subscriber, [_Published(body, seq) for seq, body in page])
-            if len(page) == PAGE or not free:
-                continue
+            free = self._serve_durable(subscriber, [Published(body, seq) for seq, body in page])
             ring = self._rings.get(subscriber.session_id)
-            if ring is not None and self._send_from_ring(subscriber, ring):
-                # From here on the ring has every event that this cursor needs, and no await lies in between.
-                subscriber.direct = True
+            if free and len(page) < PAGE and ring is not None and self._serve_from_ring(subscriber, ring):
+                subscriber.direct = True  # no await lies between the last look into the ring and this
                 return
 
-    def _end(self, subscriber: Subscription, error: DeclaredError) -> None:
-        if not subscriber.closed:
-            subscriber.closed = True
-            subscriber.on_end(subscriber.subscription, error)
-
-    def _forget_if_unwatched(self, session_id: SessionId) -> None:
-        ring = self._rings.get(session_id)
-        if ring is not None and not ring.subscribers:
-            del self._rings[session_id]
-            self._fresh_rings.pop(session_id, None)
+    def _synced(self, session_id: SessionId, head: int) -> Published:
+        data = Synced(seq=head)
+        return Published.live(Event(type=data.type, created=self._now_ms(), data=data, session_id=session_id))
 
     def _server_event(self, data: EventData) -> Event:
         return Event(type=data.type, created=self._now_ms(), data=data)
 
 
+class _Handle:
+    """What the connection holds of a subscription."""
+
+    __slots__ = ("_close", "_start")
+
+    def __init__(self, start: Callable[[], None], close: Callable[[], None]) -> None:
+        self._start = start
+        self._close = close
+
+    def start(self) -> None:
+        self._start()
+
+    def close(self) -> None:
+        self._close()
+
+
 def _page(reader: Reader, session_id: SessionId, after: int) -> _Page:
     return reader.events_page(session_id, after, PAGE)
-
-
-def _merged(last: _Published, late: _Published) -> _Published | None:
-    """One delta for two adjacent ones of the same fragment, or None."""
-    if last.event is None or late.event is None:
-        return None
-    match last.event.data, late.event.data:
-        case (TextDelta() as a, TextDelta() as b) | (ReasoningDelta() as a, ReasoningDelta() as b) if (
-            a.part_id == b.part_id and type(a) is type(b)
-        ):
-            data: EventData = type(a)(
-                assistant_message_id=a.assistant_message_id, part_id=a.part_id, offset=a.offset, delta=a.delta + b.delta
-            )
-        case (ToolInputDelta() as a, ToolInputDelta() as b) if a.call_id == b.call_id:
-            data = ToolInputDelta(
-                assistant_message_id=a.assistant_message_id, call_id=a.call_id, offset=a.offset, delta=a.delta + b.delta
-            )
-        case _:
-            return None
-    event = Event(type=data.type, created=last.event.created, data=data, session_id=last.event.session_id)
-    return _Published(encode_event(event), event=event)

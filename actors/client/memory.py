@@ -8,8 +8,6 @@ Rules:
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import trio
 
 from ...protocol.codec import MSGPACK, Codec
@@ -57,12 +55,11 @@ class MemoryTransport:
 class MemoryPeer:
     """The server's half: whole frames in, framed bytes out."""
 
-    framing: ClassVar[str] = "memory"
-    joinable: ClassVar[bool] = False
-    """Several frames given to `try_send` as one piece would be one frame."""
-
     def __init__(self, codec: Codec, outgoing: Backlog, incoming: Backlog, ended: type[Exception]) -> None:
         self.codec = codec
+        self.framing = "memory"
+        self.joinable = False
+        """Several frames given to `try_send` as one piece would be one frame."""
         self._outgoing = outgoing
         self._incoming = incoming
         self._ended = ended

@@ -35,11 +35,13 @@ from ...protocol.values.prompt import MAX_PROMPT_BYTES, Prompt
 from ...protocol.values.server import Health, ServerInfo, ServerLimits
 from ...protocol.values.session import Session
 from ...protocol.values.value import Value
-from ..feed import Feed, OnEnd, Outbound, Subscription
+from ..feed import Feed
 from ..mailbox import Answer, refused, settled
+from ..published import Outbound
 from ..session.letters import Admit, Create, Interrupt, Resume, SessionLetter, SwitchModel, Wait, Withdraw
 from ..session.registry import SessionRegistry
 from ..session.services import Services
+from ..subscriber import OnEnd, Subscription
 from .prompt_files import admit_files
 
 T = TypeVar("T")
@@ -267,7 +269,9 @@ class Router:
                     head=head,
                 )
             number = peer.next_subscription()
-            subscription = self._feed.subscribe_session(peer.outbound, number, on_end, params.session_id, after, head)
+            subscription = self._feed.subscribe_session(
+                peer.outbound, number, on_end, session_id=params.session_id, after=after, head=head
+            )
             return Opened(op.SessionStream(subscription=number, generation=generation, head=head), subscription)
 
         return self._task(peer, open_stream)
