@@ -13,7 +13,7 @@ import trustme
 from trio.testing import MockClock, wait_all_tasks_blocked
 from trio_websocket import wrap_client_stream, wrap_server_stream
 
-from steerway.actors.feed import Outbound
+from steerway.actors.published import Outbound
 from steerway.actors.gateway.frames import close_frame, server_frame
 from steerway.actors.gateway.stream import LOW_WATER, STALL_SECONDS, Stream, connect_stream
 from steerway.protocol.codec import JSON, MSGPACK

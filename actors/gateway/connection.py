@@ -32,8 +32,9 @@ from ...protocol.values.errors import (
     RequestCancelledError,
     UnauthorizedError,
 )
-from ..feed import Outbound, Subscription
 from ..mailbox import Answer, refused
+from ..published import Outbound
+from ..subscriber import Subscription
 from .frames import CLOSE_GOING_AWAY, CLOSE_INTERNAL, CLOSE_POLICY, CLOSE_TRY_LATER
 from .limits import Limits, Usage
 from .router import Opened
@@ -218,7 +219,7 @@ class Connection:
             self._settle(request_id)
             self._send(self._answer_frame(request_id, method, answer))
             value = None if answer.error is not None else answer.result()
-            if isinstance(value, Opened) and value.subscription.subscription in self._subscriptions:
+            if isinstance(value, Opened) and value.number in self._subscriptions:
                 value.subscription.start()
         except Exception:
             reference = self._reference()
@@ -249,7 +250,7 @@ class Connection:
         ):
             opened.subscription.close()
             raise OverloadedError(f"At most {self._limits.subscriptions} streams may be open on one connection; end one first.")
-        self._subscriptions[opened.subscription.subscription] = opened.subscription
+        self._subscriptions[opened.number] = opened.subscription
         self._usage.subscriptions += 1
         return opened.result
 

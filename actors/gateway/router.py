@@ -73,10 +73,11 @@ class Peer(Protocol):
 class Opened:
     """The answer of a stream operation: queue the answer frame, keep the subscription, then start it."""
 
-    __slots__ = ("result", "subscription")
+    __slots__ = ("number", "result", "subscription")
 
-    def __init__(self, result: Value, subscription: Subscription) -> None:
+    def __init__(self, result: Value, number: int, subscription: Subscription) -> None:
         self.result = result
+        self.number = number
         self.subscription = subscription
 
 
@@ -272,14 +273,14 @@ class Router:
             subscription = self._feed.subscribe_session(
                 peer.outbound, number, on_end, session_id=params.session_id, after=after, head=head
             )
-            return Opened(op.SessionStream(subscription=number, generation=generation, head=head), subscription)
+            return Opened(op.SessionStream(subscription=number, generation=generation, head=head), number, subscription)
 
         return self._task(peer, open_stream)
 
     def _subscribe(self, params: op.NoParams, peer: Peer) -> Answer[Any]:
         number = peer.next_subscription()
         subscription = self._feed.subscribe_live(peer.outbound, number, peer.subscription_ended)
-        return settled(Opened(op.LiveStream(subscription=number), subscription))
+        return settled(Opened(op.LiveStream(subscription=number), number, subscription))
 
     # --- server ------------------------------------------------------------------------------------------------------
 

@@ -62,7 +62,7 @@ class MadeUpRouter:
             case "watch" if self.feed is not None:
                 number = peer.next_subscription()
                 subscription = self.feed.subscribe_live(peer.outbound, number, peer.subscription_ended)
-                return settled(Opened(result=LiveStream(subscription=number), subscription=subscription))
+                return settled(Opened(LiveStream(subscription=number), number, subscription))
             case _:
                 return refused(MethodNotFoundError("No such operation.", method=method))
 
