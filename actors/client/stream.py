@@ -59,12 +59,13 @@ class EventStream(Generic[OpeningT]):
 
     async def _next(self) -> Event:
         while not self._over:
-            if self._intake is None:
+            intake = self._intake
+            if intake is None:
                 await self._open()
                 continue
-            item = await self._intake.take()
+            item = await intake.take()
             if item is None:
-                self._ended(self._intake.error)
+                self._ended(intake.error)
                 continue
             event = self._decoded(item)
             if not (isinstance(event.data, Synced) and self._synced):

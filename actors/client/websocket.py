@@ -74,7 +74,12 @@ class WebSocketTransport:
                     self._fail(refusal(self._address, rejected.status_code, rejected.body or b""))
                 except* ClientError as group:
                     self._fail(_first(group))
+                except* Exception as group:
+                    if self._opened.is_set():
+                        self._fail(ClientError("transport", f"The connection to {self._address} failed: {_first(group)!r}."))
         finally:
+            if not self._opened.is_set():
+                self._fail(unfinished(self._address, self.codec, bytes(self._stream.head or b"")))
             self._fail(ClientError("closed", "The connection is closed."))
             self._backlog.close(discard=True)
             await trio.aclose_forcefully(self._stream)
