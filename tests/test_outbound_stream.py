@@ -9,13 +9,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.lowlevel
 import trustme
 from trio.testing import MockClock, wait_all_tasks_blocked
 from trio_websocket import wrap_client_stream, wrap_server_stream
 
-from steerway.actors.published import Outbound
 from steerway.actors.gateway.frames import close_frame, server_frame
 from steerway.actors.gateway.stream import LOW_WATER, STALL_SECONDS, Stream, connect_stream
+from steerway.actors.published import Outbound
 from steerway.protocol.codec import JSON, MSGPACK
 from support.gateway import CLOSE, RawPeer
 
@@ -223,8 +224,9 @@ async def test_closing_wakes_whoever_reads() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
             await wait_all_tasks_blocked()
+            nursery.start_soon(ends.stream.aclose)
+            assert await ends.peer.close_code() == 1001
             await ends.peer.aclose()
-            await ends.stream.aclose()
         with pytest.raises(trio.ClosedResourceError):
             await ends.stream.receive_some()
 
@@ -240,7 +242,7 @@ def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 async def cancel_once_queued(scope: trio.CancelScope, stream: Stream) -> None:
     while not stream.backlog:
-        await trio.sleep(0)
+        await trio.lowlevel.checkpoint()
     scope.cancel()
 
 

@@ -262,7 +262,8 @@ class Connection:
     def _send(self, payload: bytes) -> None:
         if not self._ended:
             queued = self.outbound.try_send(self.outbound.frame(payload))
-            if queued > self._limits.unsent_bytes:
+            if queued < 0 or queued > self._limits.unsent_bytes:
+                # Gone, given up, or about to be: nothing more of this peer is handed over.
                 self.close(CLOSE_TRY_LATER, "Too much is unsent.")
 
     def _settle(self, request_id: RequestId) -> Answer[Any]:
