@@ -23,7 +23,8 @@ from .stopping import Stop, run_stoppable
 from .tool import Tool, ToolContext, ToolFailure, ToolOutput, tool
 from .walking import MAX_ENTRIES, list_directory
 
-MAX_MEDIA_BYTES: Final = 20 * 1024 * 1024
+MAX_MEDIA_BYTES: Final = 8 * 1024 * 1024
+"""As much as fits the frame of a `next` item in both codecs."""
 MAX_SCAN_BYTES: Final = 256 * 1024 * 1024
 """How much of a text file one call looks at, lines before the page included."""
 

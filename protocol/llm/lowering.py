@@ -23,6 +23,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from ..values.message import (
+    AgentSwitchedMessage,
     AssistantMessage,
     Message,
     ModelSwitchedMessage,
@@ -88,7 +89,7 @@ class _Lowering:
                 return (self._user(text, files or ()),)
             case SyntheticMessage(text=text):
                 return (self._user(text, ()),)
-            case ModelSwitchedMessage():
+            case ModelSwitchedMessage() | AgentSwitchedMessage():
                 return ()
             case AssistantMessage():
                 return self._assistant(item)

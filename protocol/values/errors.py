@@ -85,6 +85,24 @@ class PromptNotFoundError(DeclaredError):
     code = -32012
 
 
+class PermissionNotFoundError(DeclaredError):
+    """No permission request has that `request_id`."""
+
+    code = -32013
+
+
+class QuestionNotFoundError(DeclaredError):
+    """No question has that `request_id`."""
+
+    code = -32014
+
+
+class AgentNotFoundError(DeclaredError):
+    """No agent has that name."""
+
+    code = -32015
+
+
 class ConflictError(DeclaredError):
     """The id is taken by something different; nothing was changed."""
 
@@ -202,6 +220,9 @@ ERROR_TYPES: dict[str, type[DeclaredError]] = {
         SessionNotFoundError,
         MessageNotFoundError,
         PromptNotFoundError,
+        PermissionNotFoundError,
+        QuestionNotFoundError,
+        AgentNotFoundError,
         ConflictError,
         InvalidCursorError,
         CursorExpiredError,

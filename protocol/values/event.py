@@ -15,11 +15,13 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from .failure import Failure
-from .ids import CallId, EventId, MessageId, PartId, SessionId
+from .ids import CallId, EventId, MessageId, PartId, RequestId, SessionId
 from .location import Location
 from .message import Finish
 from .model import ModelRef, Tokens
+from .permission import PermissionEnd
 from .prompt import Delivery, Prompt
+from .question import Question
 from .session import Outcome
 from .tool import ManagedOutput, ToolContent
 from .value import Value
@@ -46,6 +48,39 @@ class SessionCreated(EventData):
     agent: str | None = None
     model: ModelRef | None = None
     metadata: dict[str, Any] | None = None
+
+
+class SessionUpdated(EventData):
+    """Title or metadata changed; what is left out stays as it is."""
+
+    type: ClassVar[str] = "session.updated"
+    title: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class SessionForked(EventData):
+    """Behind the copied history of a fork: where it came from."""
+
+    type: ClassVar[str] = "session.forked"
+    parent_id: SessionId
+    parent_seq: int
+    before: MessageId | None = None
+
+
+class SessionRemoved(EventData):
+    """The session, its log and its children are gone. Live only: the log it would stand in is gone too (ruling B4)."""
+
+    type: ClassVar[str] = "session.removed"
+    durable: ClassVar[bool] = False
+
+
+class AgentSwitched(EventData):
+    """The next Provider Turn is `agent`'s; the running one, its calls and their permissions stay as they are."""
+
+    type: ClassVar[str] = "session.agent.switched"
+    message_id: MessageId
+    agent: str
+    previous: str | None = None
 
 
 class ModelSwitched(EventData):
@@ -87,6 +122,14 @@ class PromptWithdrawn(EventData):
 
     type: ClassVar[str] = "session.prompt.withdrawn"
     message_id: MessageId
+
+
+class PromptRedelivered(EventData):
+    """A pending prompt changed its delivery; its place in admission order stays."""
+
+    type: ClassVar[str] = "session.prompt.redelivered"
+    message_id: MessageId
+    delivery: Delivery
 
 
 class SyntheticAdded(EventData):
@@ -138,6 +181,16 @@ class TurnInterrupted(EventData):
     type: ClassVar[str] = "session.turn.interrupted"
     assistant_message_id: MessageId
     reason: Literal["user", "shutdown", "recovery"]
+
+
+class RetryScheduled(EventData):
+    """Ends an attempt without ending the turn: the same request leaves again at `at`, as attempt `attempt`."""
+
+    type: ClassVar[str] = "session.retry.scheduled"
+    assistant_message_id: MessageId
+    attempt: int
+    at: int
+    error: Failure
 
 
 class TextStarted(EventData):
@@ -233,6 +286,57 @@ class ToolFailed(EventData):
     metadata: dict[str, Any] | None = None
 
 
+# --- requests that wait for an answer -----------------------------------------------------------------------------
+
+
+class PermissionAsked(EventData):
+    """A call waits until somebody answers."""
+
+    type: ClassVar[str] = "session.permission.asked"
+    request_id: RequestId
+    assistant_message_id: MessageId
+    call_id: CallId
+    action: str
+    resources: tuple[str, ...]
+    save: tuple[str, ...]
+    metadata: dict[str, Any] | None = None
+
+
+class PermissionReplied(EventData):
+    """The request's one end. `message` is a correction for the model."""
+
+    type: ClassVar[str] = "session.permission.replied"
+    request_id: RequestId
+    reply: PermissionEnd
+    message: str | None = None
+
+
+class QuestionAsked(EventData):
+    """The model asks its user."""
+
+    type: ClassVar[str] = "session.question.asked"
+    request_id: RequestId
+    assistant_message_id: MessageId
+    call_id: CallId
+    questions: tuple[Question, ...]
+
+
+class QuestionReplied(EventData):
+    """One list of answers for each question."""
+
+    type: ClassVar[str] = "session.question.replied"
+    request_id: RequestId
+    answers: tuple[tuple[str, ...], ...]
+
+
+class QuestionRejected(EventData):
+    """Dismissed by the user, or cancelled with its call."""
+
+    type: ClassVar[str] = "session.question.rejected"
+    request_id: RequestId
+    reason: Literal["user", "cancelled"]
+
+
 # --- live only ----------------------------------------------------------------------------------------------------
 
 
@@ -267,6 +371,16 @@ class ToolInputDelta(EventData):
     call_id: CallId
     offset: int
     delta: str
+
+
+class ToolProgress(EventData):
+    """What a running tool wants seen before it settles. Never stored."""
+
+    type: ClassVar[str] = "session.tool.progress"
+    durable: ClassVar[bool] = False
+    assistant_message_id: MessageId
+    call_id: CallId
+    text: str
 
 
 class Activity(EventData):
@@ -327,15 +441,21 @@ EVENT_TYPES: dict[str, type[EventData]] = {
     data.type: data
     for data in (
         SessionCreated,
+        SessionUpdated,
+        SessionForked,
+        SessionRemoved,
+        AgentSwitched,
         ModelSwitched,
         PromptAdmitted,
         PromptPromoted,
         PromptWithdrawn,
+        PromptRedelivered,
         SyntheticAdded,
         TurnStarted,
         TurnCompleted,
         TurnFailed,
         TurnInterrupted,
+        RetryScheduled,
         TextStarted,
         TextEnded,
         ReasoningStarted,
@@ -345,9 +465,15 @@ EVENT_TYPES: dict[str, type[EventData]] = {
         ToolCalled,
         ToolSucceeded,
         ToolFailed,
+        PermissionAsked,
+        PermissionReplied,
+        QuestionAsked,
+        QuestionReplied,
+        QuestionRejected,
         TextDelta,
         ReasoningDelta,
         ToolInputDelta,
+        ToolProgress,
         Activity,
         Synced,
         ServerConnected,

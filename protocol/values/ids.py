@@ -21,6 +21,8 @@ CallId = NewType("CallId", str)
 """`call_...`: one tool call. Ours; the provider's own call id is data."""
 PartId = NewType("PartId", str)
 """`prt_...`: one text or reasoning part of an assistant message."""
+RequestId = NewType("RequestId", str)
+"""`per_...` or `que_...`: a permission or question that waits for an answer."""
 PageCursor = NewType("PageCursor", str)
 """Opaque link to another page of the same query. Handed back unchanged, never looked into by clients."""
 Generation = NewType("Generation", str)
@@ -66,6 +68,12 @@ class IdSource:
 
     def call(self) -> CallId:
         return CallId(self._next("call_"))
+
+    def permission(self) -> RequestId:
+        return RequestId(self._next("per_"))
+
+    def question(self) -> RequestId:
+        return RequestId(self._next("que_"))
 
     def part(self) -> PartId:
         return PartId(self._next("prt_"))

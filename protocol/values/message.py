@@ -104,6 +104,15 @@ class SyntheticMessage(Value, tag_field="type", tag="synthetic"):
     text: str
 
 
+class AgentSwitchedMessage(Value, tag_field="type", tag="agent-switched"):
+    """A visible marker; it lowers to nothing."""
+
+    id: MessageId
+    created: int
+    agent: str
+    previous: str | None = None
+
+
 class ModelSwitchedMessage(Value, tag_field="type", tag="model-switched"):
     """A visible marker; it lowers to nothing."""
 
@@ -111,6 +120,14 @@ class ModelSwitchedMessage(Value, tag_field="type", tag="model-switched"):
     created: int
     model: ModelRef
     previous: ModelRef | None = None
+
+
+class Retry(Value):
+    """An attempt that will be made: its number, when, and why the last one failed."""
+
+    attempt: int
+    at: int
+    error: Failure
 
 
 Finish = Literal["stop", "length", "tool-calls", "content-filter", "error", "unknown"]
@@ -130,6 +147,8 @@ class AssistantMessage(Value, tag_field="type", tag="assistant"):
     cost: float | None = None
     error: Failure | None = None
     completed: int | None = None
+    retry: Retry | None = None
+    """The attempt that is scheduled, while the turn waits for it."""
 
 
-Message = UserMessage | SyntheticMessage | ModelSwitchedMessage | AssistantMessage
+Message = UserMessage | SyntheticMessage | AgentSwitchedMessage | ModelSwitchedMessage | AssistantMessage

@@ -7,7 +7,11 @@ from typing import Any, Literal
 from .failure import Failure
 from .ids import SessionId
 from .location import Location
+from .message import AssistantMessage
 from .model import ModelRef, Tokens
+from .permission import PermissionRequest
+from .prompt import Admission
+from .question import QuestionRequest
 from .value import Value
 
 
@@ -49,6 +53,9 @@ class PromotedOutcome(Value, tag_field="type", tag="promoted"):
 
 WithdrawOutcome = WithdrawnOutcome | PromotedOutcome
 
+PromptOutcome = CompletedOutcome | FailedOutcome | InterruptedOutcome | WithdrawnOutcome
+"""What became of a prompt: the first terminal turn after its promotion that needs no continuation (ruling C3)."""
+
 
 class Interrupted(Value):
     """Whether `sessions.interrupt` stopped something."""
@@ -58,6 +65,22 @@ class Interrupted(Value):
 
 class Running(Value, tag_field="type", tag="running"):
     """What this process is doing for a session right now."""
+
+
+class Attachment(Value):
+    """What a client needs to join a session that is already going, of one moment (ruling A12).
+
+    `seq` is the head it stands for: `sessions.events` goes on from there. `turn` is the assistant message of the running
+    turn, its open fragments filled with the text so far; a client that watches already drops the part of a delta below it.
+    """
+
+    session: Session
+    pending: tuple[Admission, ...]
+    permissions: tuple[PermissionRequest, ...]
+    questions: tuple[QuestionRequest, ...]
+    seq: int
+    active: bool
+    turn: AssistantMessage | None = None
 
 
 class Session(Value):
