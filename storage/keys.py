@@ -62,6 +62,9 @@ class Keys:
             _remember(self._assistants, message_id, found)
         return found[0] if found[1] == session else None
 
+    def remember_assistant(self, message_id: MessageId, key: int, session: int) -> None:
+        _remember(self._assistants, message_id, (key, session))
+
     def forget(self) -> None:
         """Drop everything, after a rollback."""
         self._sessions.clear()

@@ -23,6 +23,7 @@ from ..protocol.values import (
     SessionId,
     SyntheticMessage,
     ToolPart,
+    ToolRunning,
     UserMessage,
 )
 from .statements import Cursor
@@ -81,12 +82,13 @@ def owner(cursor: Cursor, message_id: MessageId) -> SessionId | None:
     return rows[0][0] if rows else None
 
 
-def insert(cursor: Cursor, session: int, seq: int, message: Message) -> None:
-    """A new message. Raises `apsw.ConstraintError` when its id is shown already."""
-    cursor.execute(
-        "INSERT INTO message (id, session, seq, kind, body) VALUES (?, ?, ?, ?, ?)",
+def insert(cursor: Cursor, session: int, seq: int, message: Message) -> int:
+    """A new message; returns its key. Raises `apsw.ConstraintError` when its id is shown already."""
+    ((key,),) = cursor.execute(
+        "INSERT INTO message (id, session, seq, kind, body) VALUES (?, ?, ?, ?, ?) RETURNING key",
         (message.id, session, seq, KINDS[type(message)], _encoder.encode(message)),
-    )
+    ).fetchall()
+    return key
 
 
 def assistant(cursor: Cursor, key: int) -> AssistantMessage:
@@ -146,8 +148,7 @@ def open_parts(cursor: Cursor, session_id: SessionId) -> tuple[list[OpenFragment
     for message_id, part_id, kind, body in rows:
         if kind == "tool":
             part = _tool.decode(body)
-            running = type(part.state).__name__ == "ToolRunning"
-            calls.append(OpenCall(message_id, part_id, part.name, part.executed, running))
+            calls.append(OpenCall(message_id, part_id, part.name, part.executed, isinstance(part.state, ToolRunning)))
         else:
             fragments.append(OpenFragment(message_id, part_id, kind))
     return fragments, calls

@@ -142,13 +142,12 @@ def _synthetic_added(place: Place, data: SyntheticAdded) -> None:
 
 def _turn_started(place: Place, data: TurnStarted) -> None:
     message_id = data.assistant_message_id
-    key = place.keys.assistant(place.session, message_id)
     if data.attempt == 1:
-        _create(
+        key = _create(
             place,
             AssistantMessage(id=message_id, created=place.created, agent=data.agent, model=data.model, attempt=1, content=()),
         )
-        key = _assistant(place, message_id)
+        place.keys.remember_assistant(message_id, key, place.session)
     else:
         key = _assistant(place, message_id)
         message = messages.assistant(place.cursor, key)
@@ -165,10 +164,11 @@ def _turn_started(place: Place, data: TurnStarted) -> None:
 def _turn_completed(place: Place, data: TurnCompleted) -> None:
     key = _end_turn(place, data.assistant_message_id, None if data.continues else CompletedOutcome())
     message = messages.assistant(place.cursor, key)
+    cost = float(data.cost)  # a caller's 0 is 0.0 once it was read back from the log
     messages.update_assistant(
         place.cursor,
         key,
-        msgspec.structs.replace(message, finish=data.finish, tokens=data.tokens, cost=data.cost, completed=place.created),
+        msgspec.structs.replace(message, finish=data.finish, tokens=data.tokens, cost=cost, completed=place.created),
     )
     sessions.add_usage(place.cursor, place.session, data.tokens, data.cost)
     if not data.continues:
@@ -178,11 +178,12 @@ def _turn_completed(place: Place, data: TurnCompleted) -> None:
 def _turn_failed(place: Place, data: TurnFailed) -> None:
     key = _end_turn(place, data.assistant_message_id, FailedOutcome(error=data.error))
     message = messages.assistant(place.cursor, key)
+    cost = None if data.cost is None else float(data.cost)
     messages.update_assistant(
         place.cursor,
         key,
         msgspec.structs.replace(
-            message, finish="error", tokens=data.tokens, cost=data.cost, error=data.error, completed=place.created
+            message, finish="error", tokens=data.tokens, cost=cost, error=data.error, completed=place.created
         ),
     )
     sessions.add_usage(place.cursor, place.session, data.tokens, data.cost)
@@ -327,19 +328,20 @@ def _settle(place: Place, message: int, part: ToolPart) -> None:
 # --- shared steps -------------------------------------------------------------------------------------------------
 
 
-def _create(place: Place, message: AssistantMessage | SyntheticMessage | ModelSwitchedMessage) -> None:
+def _create(place: Place, message: AssistantMessage | SyntheticMessage | ModelSwitchedMessage) -> int:
     """A message that is not a promotion: its id must be free in the inboxes, too."""
     if inbox.is_taken(place.cursor, message.id):
         raise _taken(message.id)
-    _insert(place, message)
+    return _insert(place, message)
 
 
-def _insert(place: Place, message: UserMessage | AssistantMessage | SyntheticMessage | ModelSwitchedMessage) -> None:
+def _insert(place: Place, message: UserMessage | AssistantMessage | SyntheticMessage | ModelSwitchedMessage) -> int:
     try:
-        messages.insert(place.cursor, place.session, place.seq, message)
+        key = messages.insert(place.cursor, place.session, place.seq, message)
     except apsw.ConstraintError:
         raise _taken(message.id) from None
     place.unclaimed.discard(message.id)
+    return key
 
 
 def _assistant(place: Place, message_id: MessageId) -> int:

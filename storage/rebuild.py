@@ -19,7 +19,7 @@ from .statements import Cursor
 PROJECTIONS: Final = {
     "session": "SELECT id, title, directory, parent_id, agent, model, metadata, created, updated, head, revision,"
     " unanswered_seq, cost, input, output, reasoning, cache_read, cache_write FROM session ORDER BY id",
-    "session_title": "SELECT s.id FROM session_title t JOIN session s ON s.key = t.rowid ORDER BY s.id",
+    "session_title": "SELECT s.id, t.sz FROM session_title_docsize t LEFT JOIN session s ON s.key = t.id ORDER BY s.id",
     "inbox": "SELECT i.id, s.id, i.kind, i.delivery, i.admitted_seq, i.promoted_seq, i.withdrawn_seq"
     " FROM inbox i JOIN session s ON s.key = i.session ORDER BY i.id",
     "message": "SELECT m.id, s.id, m.seq, m.kind, m.body FROM message m JOIN session s ON s.key = m.session ORDER BY m.id",
