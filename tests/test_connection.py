@@ -246,6 +246,15 @@ async def test_a_peer_that_did_authenticate_may_stay_silent(autojump_clock: Mock
         assert (await peer.ask(2, "echo"))["result"] == {}
 
 
+async def test_a_stranger_may_not_send_much() -> None:
+    async with listening() as server:
+        peer, stranger = await raw_websocket(server, Authorization=None), await raw_websocket(server, Authorization=None)
+        assert (await peer.ask(1, "rpc.authenticate", {"token": TOKEN}))["result"] is None
+        assert len((await peer.ask(2, "echo", {"text": "x" * MIB}))["result"]["text"]) == MIB
+        await stranger.send(client_frame(b"x" * 100_000))
+        assert await stranger.close_code() == 1009
+
+
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 

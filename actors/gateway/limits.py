@@ -19,6 +19,8 @@ class Limits(Value):
     handshake_seconds: float = 10.0
     """For TLS and the request head together."""
     authenticate_seconds: float = 10.0
+    unauthenticated_bytes: int = 64 * 1024
+    """Sent by a peer before it has proved the token, so that strangers cannot make us hold large messages."""
     ping_seconds: float = 20.0
     missed_pings: int = 2
 

@@ -211,12 +211,22 @@ class _Gateway:
         authenticated = self._doorkeeper.credentials(head) is True
 
         async def connect(transport: WebSocketTransport, codec: Codec) -> None:
+            stream = transport.outbound
+            if not authenticated:
+                stream.allow(self._limits.unauthenticated_bytes)
+
+            def authenticate(token: str) -> bool:
+                accepted = self._doorkeeper.accepts(token)
+                if accepted:
+                    stream.allow(None)
+                return accepted
+
             await serve_connection(
                 transport,
                 self._router,
                 codec=codec,
                 authenticated=authenticated,
-                authenticate=self._doorkeeper.accepts,
+                authenticate=authenticate,
                 limits=self._limits,
                 usage=self.usage,
                 reference=self._reference,

@@ -26,6 +26,7 @@ from ...protocol.codec import JSON, Codec
 from .frames import (
     CLOSE_GOING_AWAY,
     CLOSE_NORMAL,
+    CLOSE_TOO_BIG,
     CLOSE_TRY_LATER,
     OPCODE_BINARY,
     OPCODE_CLOSE,
@@ -73,6 +74,7 @@ class Stream(trio.abc.Stream):
         self.framing = "websocket-text"
         self.received = 0
         """Bytes that ever came in; it tells a living peer from a silent one."""
+        self._allowance: int | None = None
         self._sock = sock
         self._server = server
         self._max_backlog = max_backlog
@@ -248,6 +250,10 @@ class Stream(trio.abc.Stream):
         if self._gate is not None:
             self._gate.set()
 
+    def allow(self, more: int | None) -> None:
+        """Take at most `more` further bytes from the peer, or any number again. Beyond that reading fails and 1009 is said."""
+        self._allowance = None if more is None else self.received + more
+
     def close_with(self, code: int, reason: str) -> None:
         """What `aclose` is to say, unless something was said before."""
         if self._close is None:
@@ -323,6 +329,9 @@ class Stream(trio.abc.Stream):
         limit = max_bytes or _RECEIVE_BYTES
         data = await (self._receive_raw(limit) if self._tls is None else self._receive_tls(self._tls, limit))
         self.received += len(data)
+        if self._allowance is not None and self.received > self._allowance:
+            self.close_with(CLOSE_TOO_BIG, "Too much was sent without the token.")
+            raise trio.BrokenResourceError
         return data
 
     async def aclose(self) -> None:
