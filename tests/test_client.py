@@ -517,6 +517,7 @@ async def test_a_caller_cancelled_in_the_middle_of_a_large_send_leaves_the_socke
         far = await accepting.far_end()
         for _ in range(3):  # the other side reads no more once a few messages wait there
             Asked(nursery, client.server.info)
+        await wait_all_tasks_blocked(0.02)
         text = "x" * 7_000_000
         asked = Asked(nursery, partial(client.sessions.prompt, SESSION, text))
         await wait_all_tasks_blocked(0.05)
@@ -541,6 +542,7 @@ async def test_a_client_that_ends_in_the_middle_of_a_large_send_does_not_wait_fo
         async with connect(url) as client:
             for _ in range(3):
                 Asked(nursery, client.server.info)
+            await wait_all_tasks_blocked(0.02)
             asked = Asked(nursery, partial(client.sessions.prompt, SESSION, "x" * 7_000_000))
             await wait_all_tasks_blocked(0.05)
             begun = trio.current_time()
