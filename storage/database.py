@@ -94,6 +94,10 @@ class Database:
         """Let the file grow to at most `pages` pages (None: without limit); beyond that nothing is committed."""
         self._connection.pragma("max_page_count", 0xFFFFFFFE if pages is None else pages)
 
+    def set_busy_timeout(self, milliseconds: int) -> None:
+        """How long a commit waits for somebody else's lock on the file; 5 s unless set."""
+        self._connection.set_busy_timeout(milliseconds)
+
     def close(self) -> None:
         """Checkpoint, close the writing connection and free the store. Harmless when done twice; readers stay open."""
         try:

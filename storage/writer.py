@@ -16,7 +16,7 @@ Rules (rulings A4 and A6):
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 import msgspec
@@ -29,7 +29,7 @@ from .statements import Connection
 __all__ = ["Committed", "Member", "NewEvent", "Refused", "StoredEvent", "Transaction", "Writer"]
 
 
-class Member(NamedTuple):
+class Member(msgspec.Struct, frozen=True):
     """One transaction of a group. `work` gets the `Transaction`; what it returns is the result.
 
     `chain` is any object; members with the same one depend on each other in order.
@@ -78,12 +78,13 @@ class Writer:
         failed: dict[int, Exception] = {}
         savepoints = False
         try:
-            for work, chain in members:
+            for member in members:
+                chain = member.chain
                 if failed and chain is not None and id(chain) in failed:
                     answers.append(Refused(failed[id(chain)]))
                     continue
                 transaction = Transaction(self._cursor, self._keys, savepoint=savepoints)
-                answer = self._run(work, transaction)
+                answer = self._run(member.work, transaction)
                 if type(answer) is Refused:
                     if chain is not None:
                         failed[id(chain)] = answer.error
