@@ -84,10 +84,7 @@ class SystemContextRegistry:
 
         Raises `ContextKeyError` when two producers name the same source. Cancelling it cancels the producers.
         """
-        here = os.path.normpath(location.directory)
-        chosen = sorted(
-            (one for one in self._contributions if one.location is None or one.location == here), key=lambda one: one.key
-        )
+        chosen = self._contributions_for(location)
         producers: list[OwnProducer] = [(one.key, partial(one.producer, location)) for one in chosen]
         producers.extend(own)
         contexts = [SystemContext.empty] * len(producers)
@@ -103,6 +100,11 @@ class SystemContextRegistry:
             for index, (key, producer) in enumerate(producers):
                 nursery.start_soon(produce, index, key, producer)
         return SystemContext.combine(*contexts)
+
+    def _contributions_for(self, location: Location) -> list[Contribution]:
+        here = os.path.normpath(location.directory)
+        found = [one for one in self._contributions if one.location is None or one.location == here]
+        return sorted(found, key=lambda one: one.key)
 
     def statistics(self) -> dict[str, int]:
         return {"context_contributions": len(self._contributions)}

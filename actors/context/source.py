@@ -56,15 +56,6 @@ class Codec(Generic[T]):
     encode: Callable[[T], Any]
     decode: Callable[[Any], T]
 
-    @classmethod
-    def of(cls, kind: type[T]) -> Codec[T]:
-        """The codec of a type that msgspec knows: structs, dates, tuples, `str`, ..."""
-
-        def decode(stored: Any) -> T:
-            return msgspec.convert(stored, kind)
-
-        return cls(lambda value: value, decode)
-
     def stored(self, value: T) -> Any:
         """The plain JSON value to store. Raises ValueError for a value that both wire codecs would not carry alike."""
         plain = well_formed_value(msgspec.to_builtins(self.encode(value), order="deterministic"))
@@ -76,6 +67,15 @@ class Codec(Generic[T]):
         except Exception as error:
             raise ValueError(f"the value cannot be stored: {error}") from error
         return plain
+
+
+def codec_of(kind: type[T]) -> Codec[T]:
+    """The codec of a type that msgspec knows: structs, dates, `str`, ..."""
+
+    def decode(stored: Any) -> T:
+        return msgspec.convert(stored, kind)
+
+    return Codec(lambda value: value, decode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
