@@ -5,7 +5,8 @@ Rules:
 - Input items are made one by one, so that those of a longer request begin with those of the shorter one (ruling B10).
 - Stateless: `store` is false unless an option says otherwise, and no item is ever referred to by its id alone. Reasoning
   goes back whole, with its encrypted content, or with the text that the provider gave as its content; other reasoning has
-  no place here, nor has any that nothing follows, which the protocol refuses. Encrypted content is asked for where the options speak of reasoning, and of the GPT-5 family always.
+  no place here, nor has any that nothing follows, which the protocol refuses. Encrypted content is asked for where the
+  options speak of reasoning, and of the GPT-5 family always.
 - A hosted tool's item goes back verbatim where its metadata says that this protocol gave it. Any other executed call is
   shown as a function call with its output.
 - System parts are the instructions. A system update is wrapped text in the user's role, since the protocol has no role for
