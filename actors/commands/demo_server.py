@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     import trio
 
-DELAY: Final = 0.015
+DELAY: Final = 0.012
 """Seconds between the words of the demo model: slow enough to be read, quick enough to be short."""
 
 

@@ -86,10 +86,10 @@ def run(
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
         raise click.UsageError("The prompt is empty.")
-    configure_logs()
     configuration = None if url is not None else read_settings(config, db).configuration
     if configuration is not None and session is None:
         _check_choice(configuration, model, agent)
+    configure_logs()
     plan = _Plan(
         text,
         session,
@@ -162,12 +162,12 @@ class _Stopper:
 
 @asynccontextmanager
 async def _client(plan: _Plan) -> AsyncGenerator[Client]:
-    from ..runtime import open_runtime
-
     if plan.url is not None:
         async with asking(plan.url, plan.token_file) as client:
             yield client
     else:
+        from ..runtime import open_runtime
+
         async with open_runtime(
             configuration=plan.configuration, directory=plan.directory, take_over=plan.take_over
         ) as runtime:
