@@ -13,11 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from ...protocol.codec import check_plain
+from ...protocol.codec import MalformedFrameError, check_plain
 from ...protocol.llm.unicode import well_formed, well_formed_value
 from .observing import Unavailable
 
@@ -58,15 +58,26 @@ class Codec(Generic[T]):
 
     def stored(self, value: T) -> Any:
         """The plain JSON value to store. Raises ValueError for a value that both wire codecs would not carry alike."""
-        plain = well_formed_value(msgspec.to_builtins(self.encode(value), order="deterministic"))
+        plain = _listed(well_formed_value(msgspec.to_builtins(self.encode(value), order="deterministic")))
         nested = plain
         for _ in range(_ENVELOPES):
             nested = [nested]
         try:
             check_plain(nested)
-        except Exception as error:
+        except MalformedFrameError as error:
             raise ValueError(f"the value cannot be stored: {error}") from error
         return plain
+
+
+def _listed(value: Any) -> Any:
+    """The value with lists for its tuples, as it comes back from the store."""
+    match value:
+        case list() | tuple():
+            return [_listed(item) for item in cast("list[Any]", value)]
+        case dict():
+            return {key: _listed(item) for key, item in cast("dict[Any, Any]", value).items()}
+        case _:
+            return value
 
 
 def codec_of(kind: type[T]) -> Codec[T]:
