@@ -349,25 +349,23 @@ JSON = st.recursive(
     max_leaves=4,
 )
 OBJECTS = st.dictionaries(STRINGS, JSON, max_size=2)
-OWN = st.sampled_from(
-    [
-        {"openai-chat": {"field": "reasoning_content"}},
-        {"openai-responses": {"id": "rs", "encrypted_content": "e", "phase": "commentary"}},
-        {"openai-responses": {"id": "rs", "field": "content", "phase": "x"}},
-        {"openai-responses": {"encrypted_content": "e"}},
-        {"openai-responses": {"type": "web_search_call"}},
-        {"anthropic-messages": {"signature": "s", "citations": []}},
-        {"anthropic-messages": {"redacted": "r"}},
-        {"anthropic-messages": {"type": "server_tool_use"}},
-        {"anthropic-messages": {"type": "web_search_tool_result"}},
-        {"anthropic-messages": {"type": 3, "signature": None}},
-    ]
-)
+OWNED: list[dict[str, Any]] = [
+    {"openai-chat": {"field": "reasoning_content"}},
+    {"openai-responses": {"id": "rs", "encrypted_content": "e", "phase": "commentary"}},
+    {"openai-responses": {"id": "rs", "field": "content", "phase": "x"}},
+    {"openai-responses": {"encrypted_content": "e"}},
+    {"openai-responses": {"type": "web_search_call"}},
+    {"anthropic-messages": {"signature": "s", "citations": []}},
+    {"anthropic-messages": {"redacted": "r"}},
+    {"anthropic-messages": {"type": "server_tool_use"}},
+    {"anthropic-messages": {"type": "web_search_tool_result"}},
+    {"anthropic-messages": {"type": 3, "signature": None}},
+]
 """Metadata as the protocols give it, whole and in part, and for the wrong kind of content."""
 RESULTS = st.sampled_from(
     [{"id": "srvtoolu_1", "type": "web_search_call", "status": "completed"}, {"type": "web_search_call"}, [{"a": 1}], "x", 0]
 )
-METADATA = st.none() | OBJECTS | OWN
+METADATA = st.none() | OBJECTS | st.sampled_from(OWNED)
 MIMES = st.sampled_from(["image/png", "image/heic", "text/plain", "application/pdf", ""])
 IDS = (
     st.sampled_from(["call_1", "call_2", "call_1_2", "fc", "", "a b", "\ud83d", "z" * 200, "srvtoolu_1", "a.b", "a:b", "a_b"])
