@@ -4,7 +4,8 @@ Rules:
 - A body is an event stream, or one JSON document: servers and proxies answer an error, or a whole answer, without a stream.
 - Everything is bounded: an event, a document, the input of a call.
 - One end: after `Finished` or `ProviderFailed` nothing more is said. A body that ends before either was incomplete.
-- A line that is no JSON is invalid output. JSON of a surprising shape is the business of the protocol, which passes it over.
+- A line that is no JSON is invalid output, unless its event is none of the protocol's. JSON of a surprising shape is the
+  business of the protocol, which passes it over.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ class AnswerDecoder(ABC):
             return []
         if self._document is not None:
             self._read_body(bytes(self._document))
+        elif self._end is None:
+            self._read_silence()
         if self._end is None:
             message = "The provider's answer broke off before it was complete."
             self._fail(PROVIDER_INCOMPLETE, message, retryable=True)
@@ -98,14 +101,26 @@ class AnswerDecoder(ABC):
     def _read_document(self, document: dict[str, Any]) -> None:
         """A whole answer that came without a stream."""
 
+    def _read_mark(self) -> None:
+        """The line `[DONE]`, which ends the streams of some protocols."""
+        return
+
+    def _read_silence(self) -> None:
+        """The stream ended and nothing had said so; a protocol may know that it was complete."""
+        return
+
+    def _concerns(self, name: str) -> bool:
+        """Whether an event of this name is the protocol's; what other events hold need not even be JSON."""
+        return name != "ping"
+
     def _extend_call(self, call: CallFragment, text: str) -> None:
         """More input of a call, within the limit."""
         self._fragments.extend_call(call, text)
         if call.size > self._limit:
             self._too_large()
 
-    def _finish(self, finish: Finish, raw: str) -> None:
-        """The protocol's explicit end. What the calls of the answer say about it is put right here."""
+    def _finish(self, finish: Finish, raw: str, *, refused: bool = False) -> None:
+        """The protocol's explicit end. What the calls of the answer, or a refusal, say about it is put right here."""
         calls = self._fragments.calls
         if any(call.name is None for call in calls):
             self._fail(PROVIDER_INVALID_OUTPUT, "The model called a tool without saying which.")
@@ -114,6 +129,8 @@ class AnswerDecoder(ABC):
             finish = "tool-calls" if finish in ("stop", "unknown") else finish
         elif finish == "tool-calls":
             finish = "stop"
+        if refused and finish in ("stop", "unknown"):
+            finish = "content-filter"
         raw_finish = well_formed(raw[:_MAX_FINISH]) or None
         self._end = Finished(finish=finish, tokens=self._tokens or NO_TOKENS, raw_finish=raw_finish)
 
@@ -128,14 +145,17 @@ class AnswerDecoder(ABC):
 
     def _read(self, event: ServerSentEvent) -> None:
         text = event.data.strip()
-        if not text or text == b"[DONE]":
+        if not text:
+            return
+        if text == b"[DONE]":
+            self._read_mark()
             return
         try:
             value = decode_json(text)
         except ValueError:
             if event.event == "error":
                 self._provider_error(text.decode("utf-8", "replace"))
-            elif event.event != "ping":
+            elif self._concerns(event.event):
                 self._fail(PROVIDER_INVALID_OUTPUT, f"The provider sent a line that is no JSON: {excerpt(text)}")
             return
         if event.event == "error" and not isinstance(value, dict):

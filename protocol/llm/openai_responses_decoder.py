@@ -236,7 +236,7 @@ class OpenAIResponsesDecoder(AnswerDecoder):
             reason = string(mapping(response.get("incomplete_details")).get("reason"))
             self._finish(_REASONS.get(reason, "unknown"), reason or status)
         else:
-            self._finish("content-filter" if self._refused else "stop", status)
+            self._finish("stop", status, refused=self._refused)
 
     def _read_error(self, error: dict[str, Any]) -> None:
         code = string(error.get("code"))
