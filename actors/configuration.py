@@ -16,6 +16,7 @@ from msgspec import Meta, Struct, field
 
 from ..protocol.llm.request import Generation
 from ..protocol.values.errors import SteerwayError
+from ..protocol.values.permission import Effect
 
 Count = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -109,11 +110,31 @@ class Provider(Overlay, frozen=True, kw_only=True):
         return f"<Provider {self.protocol} {self.base_url} models={sorted(self.models)}>"
 
 
+class PermissionRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`action` and `resource` are patterns (`*`, `?`); of the rules that match, the last one decides."""
+
+    action: Annotated[str, Meta(min_length=1)]
+    resource: Annotated[str, Meta(min_length=1)]
+    effect: Effect
+
+
 class Agent(Struct, frozen=True, kw_only=True):
-    """`system` is the agent's own part of the system prompt; `model` as in `ModelSelection`."""
+    """`system` is the agent's own part of the system prompt; `model` as in `ModelSelection`.
+
+    `steps` is how many provider turns one prompt may take; unlimited when not set. `permissions` stand behind the built-in
+    rules. Those of several layers stand one behind the other.
+    """
 
     system: str | None = None
     model: str | None = None
+    steps: Count | None = None
+    permissions: tuple[PermissionRule, ...] = ()
+
+
+class Permissions(Struct, frozen=True, kw_only=True):
+    """`policy`: what becomes of a permission that has to be asked for. `ask` waits for an answer, however long."""
+
+    policy: Effect = "ask"
 
 
 class ToolOutputLimits(Struct, frozen=True, kw_only=True):
@@ -131,4 +152,5 @@ class Configuration(Struct, frozen=True, kw_only=True):
     models: ModelSelection = ModelSelection()
     providers: dict[str, Provider] = field(default_factory=dict[str, Provider])
     agents: dict[str, Agent] = field(default_factory=dict[str, Agent])
+    permissions: Permissions = Permissions()
     tool_output: ToolOutputLimits = ToolOutputLimits()

@@ -28,6 +28,7 @@ import trio
 from ..protocol.codec import MSGPACK
 from ..protocol.values.event import Event, ServerDiagnostic
 from ..protocol.values.ids import Generation, IdSource
+from ..protocol.values.permission import Rule
 from ..storage.database import Database, Owner
 from ..storage.outputs import OutputFiles
 from .agents import Agent, Agents
@@ -113,6 +114,7 @@ class House:
         self._path = Path(path)
         self._configuration = configuration
         self._directory = directory
+        self._environ = environ
         self._blocking = blocking
         self._now_ms = now_ms
         self._random_bytes = random_bytes
@@ -224,6 +226,9 @@ class House:
             now=lambda: datetime.fromtimestamp(self._now_ms() / 1_000).astimezone(),
             outputs_directory=self._outputs.directory,
             limits=self._output_limits,
+            create_output=self._outputs.create,
+            environ=self._environ,
+            secret_names=[one.api_key_env for one in self._configuration.providers.values() if one.api_key_env],
         ):
             self.tools.register(tool)
         async with trio.open_nursery() as actors:
@@ -242,7 +247,15 @@ class House:
 
     def _services(self, storage: StorageActor) -> Services:
         configured = [
-            Agent(name=name, system=agent.system or "", model=self._models.parse(agent.model) if agent.model else None)
+            Agent(
+                name=name,
+                system=agent.system or "",
+                model=self._models.parse(agent.model) if agent.model else None,
+                steps=agent.steps,
+                configured=tuple(
+                    Rule(action=rule.action, resource=rule.resource, effect=rule.effect) for rule in agent.permissions
+                ),
+            )
             for name, agent in self._configuration.agents.items()
         ]
         return Services(

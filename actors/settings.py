@@ -4,8 +4,10 @@ Rules:
 - Layers, lowest to highest: defaults, the user's file, the nearest `steerway.toml` from the working directory upward, the
   file named by `--config`, environment, flags. Tables are merged key by key; any other value replaces the one below.
 - Each layer is checked by itself, so that an error names the layer to blame. Unknown keys name the nearest known key.
-- A file found upward may have come with somebody's repository: it may set neither providers, store nor gateway, unless it
-  is also named by `--config` (ruling C7).
+- Permission rules of an agent are not replaced but put one behind the other, so that no layer drops what another one denies.
+- A file found upward may have come with somebody's repository: it may set neither providers, store, gateway nor the permission
+  policy, and no rule that allows, unless it is also named by `--config` (ruling C7). What rules it has stand before all others,
+  so that they cannot weaken the user's own.
 - A relative path in a file is relative to that file; one in the environment or a flag to the working directory (ruling C5).
 - Everything outside is passed in as `Surroundings`, so that tests own it. Reading blocks: call it before the loop runs.
 """
@@ -28,8 +30,8 @@ FILE_NAME: Final = "steerway.toml"
 ENVIRONMENT_PREFIX: Final = "STEERWAY_"
 DEFAULT_SOURCE: Final = "default"
 
-_GUARDED_SECTIONS: Final = ("providers", "store", "gateway")
-_ENVIRONMENT_SECTIONS: Final = ("store", "gateway", "models", "tool_output")
+_GUARDED_SECTIONS: Final = ("providers", "store", "gateway", "permissions")
+_ENVIRONMENT_SECTIONS: Final = ("store", "gateway", "models", "permissions", "tool_output")
 _PATHS: Final[tuple[Key, ...]] = (("store", "path"),)
 
 
@@ -85,8 +87,11 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class _Layer(Struct, frozen=True):
+    """`trusted` is false for a file that was only found."""
+
     source: str
     table: dict[str, Any]
+    trusted: bool = True
 
 
 def load_settings(
@@ -100,9 +105,9 @@ def load_settings(
     merged: dict[str, Any] = {"store": {"path": str(surroundings.data_folder / "sessions.db")}}
     sources: dict[str, str] = {}
     for layer in _layers(surroundings, config_file, flags or {}):
-        _merge(merged, layer.table, (), layer.source, sources)
+        _merge(merged, layer, sources)
     if not merged.get("providers"):
-        _merge(merged, _environment_providers(surroundings.environ), (), "environment", sources)
+        _merge(merged, _Layer("environment", _environment_providers(surroundings.environ)), sources)
     _require_protocols(merged.get("providers", {}), sources)
     return Settings(configuration=msgspec.convert(merged, Configuration), sources=sources)
 
@@ -126,7 +131,7 @@ def _layers(surroundings: Surroundings, config_file: Path | None, flags: Mapping
     if user.is_file():
         yield _file_layer(user)
     if found is not None and not _same(found, user) and not _same(found, named):
-        layer = _file_layer(found)
+        layer = _file_layer(found, trusted=False)
         _guard(layer)
         yield layer
     if named is not None and not _same(named, user):
@@ -143,7 +148,7 @@ def _same(one: Path, other: Path | None) -> bool:
     return other is not None and other.is_file() and one.samefile(other)
 
 
-def _file_layer(path: Path) -> _Layer:
+def _file_layer(path: Path, *, trusted: bool = True) -> _Layer:
     source = str(path)
     try:
         with path.open("rb") as file:
@@ -154,18 +159,25 @@ def _file_layer(path: Path) -> _Layer:
         raise ConfigurationError(f"{source}: cannot be read: {error.strerror}.", source=source) from None
     check(table, source)
     _anchor(table, path.parent)
-    return _Layer(source, table)
+    return _Layer(source, table, trusted)
 
 
 def _guard(layer: _Layer) -> None:
     for section in _GUARDED_SECTIONS:
         if section in layer.table:
-            raise ConfigurationError(
-                f"{layer.source}: a file that was only found may not set [{section}], because it can come with somebody's "
-                f"repository; name it by --config to allow that, or move [{section}] to your own configuration.",
-                source=layer.source,
-                key=section,
-            )
+            raise _not_trusted(layer, (section,), f"set [{section}]")
+    for name, agent in layer.table.get("agents", {}).items():
+        if any(rule["effect"] == "allow" for rule in agent.get("permissions", ())):
+            raise _not_trusted(layer, ("agents", name, "permissions"), "allow anything")
+
+
+def _not_trusted(layer: _Layer, key: Key, what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{layer.source}: {dotted(key)}: a file that was only found may not {what}, because it can come with somebody's "
+        "repository; name it by --config to trust it, or move this to your own configuration.",
+        source=layer.source,
+        key=dotted(key),
+    )
 
 
 def _environment_layers(surroundings: Surroundings) -> Iterator[_Layer]:
@@ -224,17 +236,32 @@ def _anchor(table: dict[str, Any], folder: Path) -> None:
             table[section][name] = str(folder / Path(path).expanduser())
 
 
-def _merge(under: dict[str, Any], over: Mapping[str, Any], at: Key, source: str, sources: dict[str, str]) -> None:
+def _merge(under: dict[str, Any], layer: _Layer, sources: dict[str, str]) -> None:
+    _merge_table(under, layer.table, (), layer, sources)
+
+
+def _merge_table(under: dict[str, Any], over: Mapping[str, Any], at: Key, layer: _Layer, sources: dict[str, str]) -> None:
     for name, value in over.items():
         key = (*at, name)
         if isinstance(value, dict):
             below = under.get(name)
             if not isinstance(below, dict):
                 below = under[name] = {}
-            _merge(cast("dict[str, Any]", below), cast("dict[str, Any]", value), key, source, sources)
+            _merge_table(cast("dict[str, Any]", below), cast("dict[str, Any]", value), key, layer, sources)
+        elif _is_rules(key) and name in under:
+            under[name] = [*under[name], *value] if layer.trusted else [*value, *under[name]]
+            sources[dotted(key)] += f" and {layer.source}"
         else:
             under[name] = value
-            sources[dotted(key)] = source
+            sources[dotted(key)] = layer.source
+
+
+def _is_rules(key: Key) -> bool:
+    match key:
+        case ("agents", _, "permissions"):
+            return True
+        case _:
+            return False
 
 
 def _environment_providers(environ: Mapping[str, str]) -> dict[str, Any]:

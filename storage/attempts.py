@@ -30,12 +30,11 @@ def start(cursor: Cursor, session: int, message: int, number: int, seq: int) -> 
 
 def end(cursor: Cursor, message: int, seq: int, outcome: Outcome | None) -> bool:
     """End the turn's open attempt; False when it has none. `outcome` is None when something of the turn follows."""
-    return bool(
-        cursor.execute(
-            "UPDATE attempt SET ended_seq = ?, outcome = ? WHERE message = ? AND ended_seq IS NULL RETURNING 1",
-            (seq, None if outcome is None else _encoder.encode(outcome), message),
-        ).fetchall()
+    cursor.execute(
+        "UPDATE attempt SET ended_seq = ?, outcome = ? WHERE message = ? AND ended_seq IS NULL",
+        (seq, None if outcome is None else _encoder.encode(outcome), message),
     )
+    return cursor.connection.changes() == 1
 
 
 def open_turns(cursor: Cursor, session_id: SessionId) -> list[MessageId]:

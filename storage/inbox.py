@@ -52,24 +52,20 @@ def admit(cursor: Cursor, session: int, message_id: MessageId, delivery: Deliver
 
 def promote(cursor: Cursor, session: int, message_id: MessageId, seq: int) -> bool:
     """Mark a pending row as promoted at `seq`; False when nothing was pending under that id."""
-    return bool(
-        cursor.execute(
-            "UPDATE inbox SET promoted_seq = ? WHERE id = ? AND session = ? AND promoted_seq IS NULL"
-            " AND withdrawn_seq IS NULL RETURNING 1",
-            (seq, message_id, session),
-        ).fetchall()
+    cursor.execute(
+        "UPDATE inbox SET promoted_seq = ? WHERE id = ? AND session = ? AND promoted_seq IS NULL AND withdrawn_seq IS NULL",
+        (seq, message_id, session),
     )
+    return cursor.connection.changes() == 1
 
 
 def withdraw(cursor: Cursor, session: int, message_id: MessageId, seq: int) -> bool:
     """Mark a pending row as withdrawn at `seq`; False when nothing was pending under that id."""
-    return bool(
-        cursor.execute(
-            "UPDATE inbox SET withdrawn_seq = ? WHERE id = ? AND session = ? AND promoted_seq IS NULL"
-            " AND withdrawn_seq IS NULL RETURNING 1",
-            (seq, message_id, session),
-        ).fetchall()
+    cursor.execute(
+        "UPDATE inbox SET withdrawn_seq = ? WHERE id = ? AND session = ? AND promoted_seq IS NULL AND withdrawn_seq IS NULL",
+        (seq, message_id, session),
     )
+    return cursor.connection.changes() == 1
 
 
 def _admission(row: tuple[Any, ...]) -> Admission:

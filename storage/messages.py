@@ -84,11 +84,11 @@ def owner(cursor: Cursor, message_id: MessageId) -> SessionId | None:
 
 def insert(cursor: Cursor, session: int, seq: int, message: Message) -> int:
     """A new message; returns its key. Raises `apsw.ConstraintError` when its id is shown already."""
-    ((key,),) = cursor.execute(
-        "INSERT INTO message (id, session, seq, kind, body) VALUES (?, ?, ?, ?, ?) RETURNING key",
+    cursor.execute(
+        "INSERT INTO message (id, session, seq, kind, body) VALUES (?, ?, ?, ?, ?)",
         (message.id, session, seq, KINDS[type(message)], _encoder.encode(message)),
-    ).fetchall()
-    return key
+    )
+    return cursor.connection.last_insert_rowid()
 
 
 def assistant(cursor: Cursor, key: int) -> AssistantMessage:
@@ -112,12 +112,11 @@ def insert_part(cursor: Cursor, message: int, part: AssistantContent, kind: str)
 
 def end_fragment(cursor: Cursor, message: int, part: AssistantContent, kind: str) -> bool:
     """Overwrite a text or reasoning part with its whole value; False when the message has none by that id."""
-    return bool(
-        cursor.execute(
-            "UPDATE message_part SET open = 0, body = ? WHERE message = ? AND id = ? AND kind = ? RETURNING 1",
-            (_encoder.encode(part), message, part.id, kind),
-        ).fetchall()
+    cursor.execute(
+        "UPDATE message_part SET open = 0, body = ? WHERE message = ? AND id = ? AND kind = ?",
+        (_encoder.encode(part), message, part.id, kind),
     )
+    return cursor.connection.changes() == 1
 
 
 def tool(cursor: Cursor, message: int, call_id: CallId) -> ToolPart | None:

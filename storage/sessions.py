@@ -20,7 +20,6 @@ _SELECT = f"SELECT {COLUMNS} FROM session WHERE id = ?"  # noqa: S608 - put toge
 _INSERT = (
     "INSERT INTO session (id, title, directory, parent_id, agent, model, metadata, created, updated, head, revision, cost,"
     " input, output, reasoning, cache_read, cache_write) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 1, 0.0, 0, 0, 0, 0, 0)"
-    " RETURNING key"
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -78,7 +77,7 @@ def from_row(row: tuple[Any, ...]) -> Session:
 
 def insert(cursor: Cursor, session_id: SessionId, created: int, data: SessionCreated) -> int:
     """A new session, without events yet; returns its key."""
-    ((key,),) = cursor.execute(
+    cursor.execute(
         _INSERT,
         (
             session_id,
@@ -91,9 +90,10 @@ def insert(cursor: Cursor, session_id: SessionId, created: int, data: SessionCre
             created,
             created,
         ),
-    ).fetchall()
+    )
+    key = cursor.connection.last_insert_rowid()
     cursor.execute("INSERT INTO session_title (rowid, title) VALUES (?, ?)", (key, data.title))
-    return int(key)
+    return key
 
 
 def advance(cursor: Cursor, session: int, head: int, updated: int) -> None:

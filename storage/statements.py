@@ -1,7 +1,8 @@
 """The part of APSW that this floor uses, as types.
 
 APSW's own stubs name a buffer type that a strict check on the oldest supported Python cannot resolve; behind these protocols
-rows are tuples of anything, as SQLite's are.
+rows are tuples of anything, as SQLite's are. Statements on the way of a commit do without RETURNING, whose rows go through a
+temporary table: `changes` and `last_insert_rowid` tell the same in a third of the time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ class Cursor(Protocol):
     """Runs statements. A new statement ends the one before; `fetchall` ends its own."""
 
     def execute(self, statements: str, bindings: Sequence[Any] = ..., /) -> Cursor: ...
+
+    @property
+    def connection(self) -> Connection: ...
 
     def fetchall(self) -> list[tuple[Any, ...]]: ...
 
@@ -37,6 +41,10 @@ class Connection(AbstractContextManager["Connection", bool | None], Protocol):
     def execute(self, statements: str, bindings: Sequence[Any] = ..., /) -> Cursor: ...
 
     def cursor(self) -> Cursor: ...
+
+    def changes(self) -> int: ...
+
+    def last_insert_rowid(self) -> int: ...
 
     def pragma(self, name: str, value: Any = ..., /) -> Any: ...
 

@@ -1,4 +1,7 @@
-"""The journal: sequences, projections, what a projector refuses, and a stateful machine against a simple model."""
+"""The journal: sequences, projections, what a projector refuses, and a stateful machine against a simple model.
+
+Long, because every event type has its rules here, and the machine at the end tests the same ones in any order.
+"""
 
 from __future__ import annotations
 

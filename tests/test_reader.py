@@ -1,4 +1,7 @@
-"""Reading: pages and their cursors, history, the events of a session, and what start-up looks for."""
+"""Reading: pages and their cursors, history, the events of a session, and what start-up looks for.
+
+Long, because all readings share two stores that are filled once.
+"""
 
 from __future__ import annotations
 

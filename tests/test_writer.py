@@ -232,6 +232,12 @@ def test_a_checkpoint_empties_the_log_unless_a_reader_is_in_it(store: Database) 
     wal = Path(f"{store.path}-wal")
     append(store, S, admitted(MessageId("msg_1")))
     assert wal.stat().st_size > 0
+    reading: Any = apsw.Connection(str(store.path))
+    reading.execute("BEGIN; SELECT * FROM event").fetchone()
+    append(store, S, admitted(MessageId("msg_2")))
+    store.set_busy_timeout(1)
+    assert not store.writer.checkpoint()
+    reading.close()
     assert store.writer.checkpoint()
     assert wal.stat().st_size == 0
 

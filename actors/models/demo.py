@@ -42,6 +42,7 @@ from ...protocol.llm.request import (
     LLMRequest,
     Reasoning,
     RequestMessage,
+    SystemUpdate,
     Text,
     ToolMessage,
     UserMessage,
@@ -221,6 +222,9 @@ def _arguments(asked: str, tool: ToolDefinition) -> dict[str, Any] | None:
 
 
 def _texts(message: RequestMessage) -> Iterator[str]:
+    if isinstance(message, SystemUpdate):
+        yield message.text
+        return
     for part in message.content:
         match part:
             case Text(text=text) | Reasoning(text=text):

@@ -283,7 +283,7 @@ class Drain:
 
     async def _turn(self, sample: _Sample) -> bool:
         services, session = self._services, sample.record.session
-        tools = services.tools.materialise(session.location, sample.agent)
+        tools = services.tools.materialise(session.location, sample.agent.name, sample.agent.rules)
         request = LLMRequest(
             model=sample.model.api_model,
             system=(sample.agent.system,) if sample.agent.system else (),

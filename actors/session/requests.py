@@ -24,10 +24,9 @@ from ...protocol.values.event import (
     QuestionReplied,
     ToolProgress,
 )
-from ...protocol.values.failure import PERMISSION_REJECTED, QUESTION_REJECTED, Failure
 from ...protocol.values.ids import CallId, MessageId, RequestId
 from ...protocol.values.location import Location
-from ...protocol.values.permission import Rule, SavedPermission
+from ...protocol.values.permission import SavedPermission
 from ...protocol.values.question import Question
 from ...storage.reader import Reader
 from ..agents import Agent
@@ -86,14 +85,14 @@ class Requests:
             for request_id, request in self._open.items()
             if request.agent is not None
             and request.directory == directory
-            and decide(request.agent.rules, _rules(saved), request.action, request.resources) == "allow"
+            and decide(request.agent.rules, saved, request.action, request.resources) == "allow"
         )
 
-    def seam(
+    def owner(
         self, journal: SessionJournal, assistant: MessageId, call_id: CallId, agent: Agent, location: Location
-    ) -> CallSeam:
+    ) -> AskingCall:
         """What one call's tool may ask of the session."""
-        return CallSeam(self, self._services, journal, assistant, call_id, agent, location)
+        return AskingCall(self, self._services, journal, assistant, call_id, agent, location)
 
     async def wait(self, request_id: RequestId, request: _Open, posted: Answer[None]) -> Reply:
         """Wait for the end of a request that was just posted. Cancelled, it is left to the settlement of its call."""
@@ -106,8 +105,8 @@ class Requests:
         return await request.answer.wait()
 
 
-class CallSeam:
-    """One call's way to its session."""
+class AskingCall:
+    """One call's way to its session: the `CallOwner` its tool is given."""
 
     def __init__(
         self,
@@ -138,11 +137,13 @@ class CallSeam:
         """Return when the call may go on; raise what it has to be told otherwise."""
         wanted = tuple(resources)
         saved = await self._services.storage.read(partial(_saved, directory=self._location.directory))
-        effect = decide(self._agent.rules, _rules(saved), action, wanted)
+        effect = decide(self._agent.rules, saved, action, wanted)
         if effect == "ask":
             effect = self._services.policy
+            if effect == "deny":
+                raise PermissionDeniedError(action, wanted, "nobody is there who could allow it")
         if effect == "deny":
-            raise PermissionDeniedError(f"`{action}` is not permitted for {', '.join(wanted) or 'this'}.")
+            raise PermissionDeniedError(action, wanted)
         if effect == "allow":
             return
         request_id = self._services.ids.permission()
@@ -162,9 +163,9 @@ class CallSeam:
         request = _Open(self._call_id, action=action, resources=wanted, agent=self._agent, directory=self._location.directory)
         match await self._requests.wait(request_id, request, posted):
             case PermissionReplied(reply="reject", message=str() as message):
-                raise PermissionCorrectedError(message)
+                raise PermissionCorrectedError(action, wanted, message)
             case PermissionReplied(reply="reject" | "cancelled"):
-                raise DeclinedError(Failure(type=PERMISSION_REJECTED, message=f"The user did not permit `{action}`."))
+                raise DeclinedError.of_permission(action, wanted)
             case _:
                 return
 
@@ -185,7 +186,7 @@ class CallSeam:
             case QuestionReplied(answers=answers):
                 return answers
             case _:
-                raise DeclinedError(Failure(type=QUESTION_REJECTED, message="The user dismissed the question."))
+                raise DeclinedError.of_question()
 
     def progress(self, text: str) -> None:
         """Show what the call is doing, live only."""
@@ -194,7 +195,3 @@ class CallSeam:
 
 def _saved(reader: Reader, directory: str) -> list[SavedPermission]:
     return reader.saved_permissions(directory)
-
-
-def _rules(saved: Sequence[SavedPermission]) -> tuple[Rule, ...]:
-    return tuple(Rule(action=kept.action, resource=kept.resource, effect="allow") for kept in saved)

@@ -281,7 +281,7 @@ class Turn:
             call_id=call.call_id,
             location=self._location,
             blocking=self._services.blocking,
-            session=self._requests.seam(self._journal, self.assistant, call.call_id, self._agent, self._location),
+            session=self._requests.owner(self._journal, self.assistant, call.call_id, self._agent, self._location),
         )
         async with self._limit:
             try:
@@ -291,7 +291,7 @@ class Turn:
             try:
                 result = await self._tools.run(event.name, event.input, event.raw, context)
             except DeclinedError as declined:
-                self._settled(call, Failed(error=declined.failure))
+                self._settled(call, Failed(error=Failure(type=declined.type, message=str(declined))))
                 self._declined = True
                 self._attempt_scope.cancel(reason="declined")
                 return

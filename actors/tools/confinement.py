@@ -65,7 +65,7 @@ class Confinement:
                 return Place(root, ())
             if real.startswith(root.rstrip("/") + "/"):
                 return Place(root, tuple(real[len(root.rstrip("/")) + 1 :].split("/")))
-        raise ToolFailure(f"`{path}` is outside the location; only files inside it can be read.")
+        raise ToolFailure(f"`{path}` is outside the location; only what is inside it can be reached.")
 
     def shown(self, place: Place) -> str:
         """How a place is called towards the model: relative to the location, absolute elsewhere."""

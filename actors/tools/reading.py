@@ -4,6 +4,7 @@ Rules:
 - A file is read in small pieces, and never further than the page needs. Of a long line only its beginning is held.
 - A page fits the output limits, with its line numbers and the note on how to go on, so that it is never bounded again.
 - What is not text is refused, except images, which become media.
+- Permission is asked for the file that a path really leads to, and that one is opened.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from msgspec import Meta
 
 from ...protocol.values import FileContent, TextContent
 from .capture import OutputLimits, clean
-from .confinement import Confinement, Opened
+from .confinement import Confinement, Opened, Place
 from .lines import MAX_LINE, SAMPLE, Lines, Pieces, is_binary
 from .stopping import Stop, run_stoppable
 from .tool import Tool, ToolContext, ToolFailure, ToolOutput, tool
@@ -41,7 +42,7 @@ _IMAGES: Final = (
 def read_tool(confine: Callable[[str], Confinement], limits: OutputLimits) -> Tool:
     """The tool. `confine(directory)` says what a session at that location may read."""
 
-    @tool(name="read")
+    @tool(name="read", asks_itself=True)
     async def read(
         context: ToolContext,
         path: Annotated[
@@ -56,7 +57,10 @@ def read_tool(confine: Callable[[str], Confinement], limits: OutputLimits) -> To
         files are refused.
         """
         confinement = confine(context.location.directory)
-        return await run_stoppable(context, lambda stop: _read(confinement, path, _Page(offset, limit, limits), stop))
+        place, shown = await run_stoppable(context, lambda _: _found(confinement, path))
+        await context.session.authorize("read", (shown,), save=("*",))
+        page = _Page(offset, limit, limits)
+        return await run_stoppable(context, lambda stop: _read(confinement, place, shown, page, stop))
 
     return read
 
@@ -89,9 +93,12 @@ class _Page:
         return ToolOutput((TextContent(text=text),))
 
 
-def _read(confinement: Confinement, path: str, page: _Page, stop: Stop) -> ToolOutput:
+def _found(confinement: Confinement, path: str) -> tuple[Place, str]:
     place = confinement.resolve(path)
-    shown = confinement.shown(place)
+    return place, confinement.shown(place)
+
+
+def _read(confinement: Confinement, place: Place, shown: str, page: _Page, stop: Stop) -> ToolOutput:
     with confinement.open(place) as opened:
         if opened.is_directory:
             return _directory(opened, shown, page, stop)

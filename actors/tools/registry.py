@@ -5,17 +5,21 @@ Rules (semantics, "Tools"; reference 6.2):
   wins; closing one reveals the former.
 - A turn materialises its set once. A call runs the generation that was offered, whatever has been registered or closed
   since.
+- A tool is hidden from an agent whose rules deny its action for every resource: not offered, and unknown when called.
 - Everything here belongs to one event loop and nothing waits but a running tool.
 """
 
 from __future__ import annotations
 
 import os.path
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 from ...protocol.values import Location, ToolDefinition
+from ...protocol.values.permission import Rule
 from .bounding import OutputBounds
+from .permissions import hidden
 from .settlement import RawResult, Settlement, malformed_input, run_tool, unknown_tool
 from .tool import Tool, ToolContext
 
@@ -50,15 +54,16 @@ class ToolRegistry:
         """Offer a tool, from the next turn on: to sessions of one location (an absolute directory), or to all of them."""
         return Registration(self._registrations, tool, None if location is None else os.path.normpath(location))
 
-    def materialise(self, location: Location, agent: str) -> ToolSet:
-        """The tools that a turn of `agent` in `location` offers, as they are registered now."""
+    def materialise(self, location: Location, agent: str, rules: Sequence[Rule] = ()) -> ToolSet:
+        """The tools that a turn of `agent` in `location` offers, as they are registered now. `rules` are the agent's."""
         here = os.path.normpath(location.directory)
         chosen: dict[str, Tool] = {}
         for scope in (None, here):
             for registration in self._registrations:
                 if registration.location == scope:
                     chosen[registration.tool.name] = registration.tool
-        return ToolSet(chosen, agent, self._bounds)
+        offered = {name: tool for name, tool in chosen.items() if not hidden(rules, name)}
+        return ToolSet(offered, agent, self._bounds)
 
     def statistics(self) -> dict[str, int]:
         return {"tools_registered": len(self._registrations), **self._bounds.statistics()}
@@ -85,7 +90,8 @@ class ToolSet:
         """Run one recorded call. `arguments` is the parsed input, or None where `raw` was not one JSON object.
 
         Whatever a tool does becomes a result. Cancelling this abandons the call: Cancelled passes through, and the turn settles
-        the call as interrupted.
+        the call as interrupted. `DeclinedError` passes through as well: the turn fails the call with its type, and stops the
+        drain.
         """
         tool = self._tools.get(name)
         if tool is None:

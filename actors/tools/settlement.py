@@ -4,7 +4,9 @@ Rules (reference 0.2 row 12, 6.1):
 - A tool that does not exist here, input that does not fit, a `ToolFailure`, a defect and output that does not fit are all
   failed calls that the model sees; the turn goes on.
 - A failure says what helps the model and nothing of our inside: no traceback, no paths, no names of tools not offered.
-- Cancellation passes through, also out of a group of exceptions: nothing else may come along with it.
+- Cancellation passes through, also out of a group of exceptions: nothing else may come along with it. So does what the user
+  declined (`DeclinedError`), unless the call is cancelled as well.
+- Input is decoded first, then the call is authorized, then the tool runs.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from ...protocol.values import (
     ToolContent,
 )
 from .capture import clean
-from .tool import InvalidInput, InvalidOutput, Tool, ToolContext, ToolFailure, ToolOutput
+from .tool import DeclinedError, InvalidInput, InvalidOutput, Tool, ToolContext, ToolFailure, ToolOutput
 
 MAX_MESSAGE: Final = 2_000
 """Characters of a failure's message; a longer one stands bounded in the failure's content."""
@@ -74,8 +76,8 @@ def malformed_input(name: str, raw: str) -> Failed:
 
 
 async def run_tool(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> RawResult:
-    """Decode the input and run the tool. Returns without a checkpoint after the tool, so that a success is never lost to a
-    cancellation that came later. Raises only trio.Cancelled and KeyboardInterrupt.
+    """Decode the input, have the call authorized, and run the tool. Returns without a checkpoint after the tool, so that a
+    success is never lost to a cancellation that came later. Raises only trio.Cancelled, DeclinedError and KeyboardInterrupt.
     """
     try:
         decoded = tool.decode(arguments)
@@ -85,9 +87,13 @@ async def run_tool(tool: Tool, arguments: dict[str, Any], context: ToolContext) 
         _log_defect(tool, context, error)
         return _failed(TOOL_INVALID_INPUT, f"`{tool.name}` was not run: its input could not be read.")
     try:
+        if not tool.asks_itself:
+            await context.session.authorize(tool.name, ("*",), save=("*",))
         return await tool.invoke(decoded, context)
+    except DeclinedError:
+        raise
     except ToolFailure as failure:
-        return _failed(TOOL_EXECUTION, _message(failure))
+        return _failed(failure.type, _message(failure))
     except InvalidOutput as error:
         _log_defect(tool, context, error)
         return _failed(TOOL_EXECUTION, f"`{tool.name}` ran, but what it gave is not a valid output.")
@@ -106,9 +112,17 @@ def _from_group(tool: Tool, context: ToolContext, group: BaseExceptionGroup[Base
         if rest is not None:
             _log_defect(tool, context, rest)
         raise cancelled
+    declined, rest = group.split(DeclinedError)
+    if declined is not None:
+        if rest is not None:
+            _log_defect(tool, context, rest)
+        raise _leaves(declined)[0]
     failures, others = group.split(ToolFailure)
     if failures is not None and others is None:
-        return _failed(TOOL_EXECUTION, "\n".join(_message(failure) for failure in _leaves(failures)))
+        leaves = _leaves(failures)
+        kinds = {failure.type for failure in leaves if isinstance(failure, ToolFailure)}
+        kind = kinds.pop() if len(kinds) == 1 else TOOL_EXECUTION
+        return _failed(kind, "\n".join(_message(failure) for failure in leaves))
     return _defect(tool, context, group)
 
 

@@ -6,6 +6,8 @@ Rules:
   call failed, the log learns why.
 - Input that does not fit never executes. Output that does not fit what the tool declares, or that cannot be stored, fails
   the call.
+- A tool is authorized by the session before it runs, as a whole, unless it says that it asks for what it does itself
+  (`asks_itself`), resource by resource.
 - Async functions run in the turn's own tasks. Plain functions run through the blocking seam and are abandoned when the call is
   cancelled: the call is settled at once and a late result dropped (ruling A17).
 """
@@ -15,9 +17,9 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast, overload
 
 import msgspec
 
@@ -33,6 +35,10 @@ from ...protocol.values import (
     ToolContent,
     ToolDefinition,
 )
+from ...protocol.values.failure import PERMISSION_DENIED, PERMISSION_REJECTED, QUESTION_REJECTED, TOOL_EXECUTION
+from ...protocol.values.permission import Rule
+from ...protocol.values.question import Question
+from .permissions import built_in_rules, evaluate
 from .schema import check_describable, input_schema, signature_of
 
 if TYPE_CHECKING:
@@ -44,14 +50,115 @@ MAX_STRUCTURED_BYTES: Final = 8 * 1024 * 1024
 """A structured value as JSON. History shows it unbounded, so that one that would not fit a frame is no valid output."""
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_SHOWN_RESOURCES: Final = 3
+_SHOWN_LETTERS: Final = 200
 _EMPTY: Final = inspect.Signature.empty
+
+
+class ToolFailure(Exception):
+    """A failure that the model is meant to read. The message is shown as it is, bounded like any output.
+
+    `type` is the durable failure's type.
+    """
+
+    type: ClassVar[str] = TOOL_EXECUTION
+
+
+class PermissionDeniedError(ToolFailure):
+    """A rule denies this, or nobody is there who could allow it. The model reads it and the drain goes on."""
+
+    type: ClassVar[str] = PERMISSION_DENIED
+
+    def __init__(self, action: str, resources: Sequence[str], reason: str = "a permission rule denies it") -> None:
+        super().__init__(f"{_described(action, resources)} is not permitted: {reason}.")
+
+
+class PermissionCorrectedError(ToolFailure):
+    """The user did not allow this and said what to do instead. The model reads it and the drain goes on."""
+
+    type: ClassVar[str] = PERMISSION_REJECTED
+
+    def __init__(self, action: str, resources: Sequence[str], message: str) -> None:
+        super().__init__(f"The user did not allow {_described(action, resources)}, and says: {message}")
+
+
+class DeclinedError(Exception):
+    """The user declined a permission or dismissed a question, without a word for the model.
+
+    No ToolFailure: like a cancellation it passes through everything here. The turn fails the call with `type` and stops the
+    drain.
+    """
+
+    def __init__(self, message: str, *, type: str) -> None:
+        super().__init__(message)
+        self.type = type
+
+    @classmethod
+    def of_permission(cls, action: str, resources: Sequence[str]) -> DeclinedError:
+        """A permission that was rejected."""
+        return cls(f"The user declined {_described(action, resources)}.", type=PERMISSION_REJECTED)
+
+    @classmethod
+    def of_question(cls) -> DeclinedError:
+        """Questions that were dismissed."""
+        return cls("The user dismissed the questions.", type=QUESTION_REJECTED)
+
+
+class CallOwner(Protocol):
+    """The session, as one of its calls sees it. Cancelling a wait here withdraws what it waits for."""
+
+    async def authorize(
+        self, action: str, resources: Sequence[str], *, save: Sequence[str] = (), metadata: dict[str, Any] | None = None
+    ) -> None:
+        """Return when the call may do this; waits for somebody's answer where the rules say so.
+
+        `save` are the patterns that an answer `always` keeps for the directory; `metadata` is shown to whoever is asked.
+        Raises `PermissionDeniedError`, `PermissionCorrectedError` or `DeclinedError`.
+        """
+        ...
+
+    async def ask(self, questions: tuple[Question, ...]) -> tuple[tuple[str, ...], ...]:
+        """The user's answers, one list for each question. Raises `DeclinedError` when the questions are dismissed."""
+        ...
+
+    def progress(self, text: str) -> None:
+        """Show what the call is doing. Live only; never waits and never raises."""
+        ...
+
+
+class Unattended:
+    """A session where nobody can be asked: what its rules do not allow is denied."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = rules
+
+    async def authorize(
+        self, action: str, resources: Sequence[str], *, save: Sequence[str] = (), metadata: dict[str, Any] | None = None
+    ) -> None:
+        match evaluate(self._rules, action, resources):
+            case "allow":
+                pass
+            case "ask":
+                raise PermissionDeniedError(action, resources, "nobody is there who could allow it")
+            case "deny":
+                raise PermissionDeniedError(action, resources)
+
+    async def ask(self, questions: tuple[Question, ...]) -> tuple[tuple[str, ...], ...]:
+        raise ToolFailure("Nobody is there who could answer.")
+
+    def progress(self, text: str) -> None:
+        pass
+
+
+UNATTENDED: Final[CallOwner] = Unattended(built_in_rules("build"))
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """One invocation. `agent` is the effective agent of the turn that issued the call, whatever is selected later.
 
-    `blocking` is for files and other work that blocks; it is where plain functions run.
+    `blocking` is for files and other work that blocks; it is where plain functions run. `session` is where the call asks for
+    permission, asks the user, and tells of its progress.
     """
 
     session_id: SessionId
@@ -60,10 +167,7 @@ class ToolContext:
     call_id: CallId
     location: Location
     blocking: Blocking
-
-
-class ToolFailure(Exception):
-    """A failure that the model is meant to read. The message is shown as it is, bounded like any output."""
+    session: CallOwner = UNATTENDED
 
 
 class InvalidInput(Exception):
@@ -94,12 +198,14 @@ class Tool:
     """A definition and what stands behind it. Immutable: a registration captures it, an offered set runs it.
 
     `decode` turns the model's JSON object into whatever `invoke` takes and raises `InvalidInput`. `invoke` raises
-    `ToolFailure`, `InvalidOutput`, or anything.
+    `ToolFailure`, `InvalidOutput`, or anything. A tool that `asks_itself` authorizes what it does through its context; any
+    other is authorized before it runs, with its name as the action.
     """
 
     definition: ToolDefinition
     decode: Callable[[dict[str, Any]], Any] = field(repr=False)
     invoke: Callable[[Any, ToolContext], Awaitable[ToolOutput]] = field(repr=False)
+    asks_itself: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.definition.name):
@@ -112,7 +218,14 @@ class Tool:
         return self.definition.name
 
     @classmethod
-    def from_function(cls, function: Callable[..., Any], *, name: str | None = None, description: str | None = None) -> Tool:
+    def from_function(
+        cls,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        asks_itself: bool = False,
+    ) -> Tool:
         """The tool that a function is: annotations are its schema, the docstring its description.
 
         A first parameter annotated `ToolContext` gets the invocation. The result may be text, bytes (decoded with
@@ -144,20 +257,27 @@ class Tool:
                 result = await context.blocking.run(lambda: function(*leading, **arguments), abandon_on_cancel=True)
             return output_of(check(result))
 
-        return cls(definition, decode, invoke)
+        return cls(definition, decode, invoke, asks_itself)
 
 
 @overload
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
-def tool(*, name: str | None = None, description: str | None = None) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
-    function: Callable[..., Any] | None = None, /, *, name: str | None = None, description: str | None = None
+    *, name: str | None = None, description: str | None = None, asks_itself: bool = False
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    asks_itself: bool = False,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Decorator: the function as a `Tool`. See `Tool.from_function`."""
     if function is not None:
         return Tool.from_function(function)
-    return lambda function: Tool.from_function(function, name=name, description=description)
+    return lambda function: Tool.from_function(function, name=name, description=description, asks_itself=asks_itself)
 
 
 def output_of(value: Any) -> ToolOutput:
@@ -173,6 +293,15 @@ def output_of(value: Any) -> ToolOutput:
             return ToolOutput((TextContent(text=value.decode("utf-8", "replace")),))
         case _:
             return ToolOutput(structured=_storable(value))
+
+
+def _described(action: str, resources: Sequence[str]) -> str:
+    shown = ", ".join(f"`{_excerpt(resource)}`" for resource in resources[:_SHOWN_RESOURCES] if resource != "*")
+    return f"{action} {shown}" if shown else action
+
+
+def _excerpt(text: str) -> str:
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}…"
 
 
 def _is_content(item: object) -> bool:

@@ -3,6 +3,7 @@
 Rules:
 - Prose runs in one lane: text after reasoning ends the reasoning, and the other way round, and a call that starts ends
   both. Calls stay open beside the lane and beside each other until the answer ends, because their pieces may interleave.
+- A call the provider executes itself is complete, and has its result, in the middle of the answer.
 - Ids are counters of this answer, so that no provider can repeat one. A provider's call id is kept as data.
 - A call shows itself once its name is known; what came of its input before is kept until then.
 - `finish` ends what is open in the order it was opened and completes the calls; `abandon` only ends it: input of an answer
@@ -27,21 +28,26 @@ from .events import (
     ToolInputDelta,
     ToolInputEnd,
     ToolInputStart,
+    ToolResult,
 )
-from .unicode import SurrogateJoiner, well_formed
+from .unicode import SurrogateJoiner, well_formed, well_formed_value
 
 Lane = Literal["text", "reasoning"]
 
 
 class CallFragment:
-    """A call that is being written. `name` is None until the provider has said it."""
+    """A call that is being written. `name` is None until the provider has said it; `executed` by the provider itself."""
 
-    __slots__ = ("_joiner", "_pieces", "id", "name", "provider_id", "size")
+    __slots__ = ("_joiner", "_pieces", "executed", "id", "metadata", "name", "open", "provider_id", "settled", "size")
 
     def __init__(self, id: str, provider_id: str) -> None:
         self.id = id
         self.provider_id = provider_id
         self.name: str | None = None
+        self.executed = False
+        self.metadata: dict[str, Any] | None = None
+        self.open = False
+        self.settled = False
         self.size = 0
         """Characters of input so far."""
         self._pieces: list[str] = []
@@ -112,7 +118,7 @@ class Fragments:
         """More text or reasoning. `metadata` goes with the end of the fragment; the last one given counts."""
         prose = self._prose
         if prose is None or prose.lane != lane:
-            self._end_prose()
+            self.end_prose()
             prose = self._prose = _Prose(self._next_id(lane), lane)
             self._open.append(prose)
             self._events.append(TextStart(id=prose.id) if lane == "text" else ReasoningStart(id=prose.id))
@@ -120,6 +126,18 @@ class Fragments:
             prose.metadata = metadata
         if text := prose.joiner.feed(delta):
             self._events.append(prose.delta(text))
+
+    def end_prose(self) -> None:
+        """The open text or reasoning, if there is any, is complete: what comes next is another fragment."""
+        prose = self._prose
+        if prose is None:
+            return
+        if text := prose.joiner.close():
+            self._events.append(prose.delta(text))
+        end = TextEnd if prose.lane == "text" else ReasoningEnd
+        self._events.append(end(id=prose.id, metadata=well_formed_value(prose.metadata)))
+        self._open.remove(prose)
+        self._prose = None
 
     def start_call(self, provider_id: str) -> CallFragment:
         """A further call. `provider_id` may be empty, and set later."""
@@ -129,8 +147,9 @@ class Fragments:
 
     def name_call(self, call: CallFragment, name: str) -> None:
         """The call's name came; it never changes afterwards."""
-        self._end_prose()
+        self.end_prose()
         call.name = well_formed(name)
+        call.open = True
         self._open.append(call)
         self._events.append(ToolInputStart(id=call.id, name=call.name))
         if call.raw:
@@ -139,8 +158,22 @@ class Fragments:
     def extend_call(self, call: CallFragment, delta: str) -> None:
         """More input of a call."""
         text = call.add(delta)
-        if text and call.name is not None:
+        if text and call.open:
             self._events.append(ToolInputDelta(id=call.id, text=text))
+
+    def complete_call(self, call: CallFragment) -> None:
+        """The input of an executed call is complete, before the answer is."""
+        if call.open:
+            self._open.remove(call)
+            self._end_call(call, complete=True)
+
+    def settle_call(self, call: CallFragment, result: Any, *, is_error: bool, metadata: dict[str, Any] | None) -> None:
+        """The result of an executed call, which completes it as well."""
+        self.end_prose()
+        self.complete_call(call)
+        call.settled = True
+        result = well_formed_value(result)
+        self._events.append(ToolResult(id=call.id, result=result, is_error=is_error, metadata=well_formed_value(metadata)))
 
     def finish(self) -> list[LLMEvent]:
         """The answer is complete: everything ends, and every named call is a call."""
@@ -154,34 +187,33 @@ class Fragments:
         self._count += 1
         return f"{kind}-{self._count}"
 
-    def _end_prose(self) -> None:
-        prose = self._prose
-        if prose is None:
-            return
-        if text := prose.joiner.close():
-            self._events.append(prose.delta(text))
-        end = TextEnd if prose.lane == "text" else ReasoningEnd
-        self._events.append(end(id=prose.id, metadata=prose.metadata))
-        self._open.remove(prose)
-        self._prose = None
-
     def _close(self, *, complete: bool) -> list[LLMEvent]:
         for fragment in tuple(self._open):
             match fragment:
                 case _Prose():
-                    self._end_prose()
-                case CallFragment(id=id, name=str(name)):
-                    if text := fragment.close():
-                        self._events.append(ToolInputDelta(id=id, text=text))
-                    self._events.append(ToolInputEnd(id=id))
-                    if complete:
-                        self._events.append(_completed(fragment, name))
-                case _:
-                    pass  # a call without a name was never opened
+                    self.end_prose()
+                case CallFragment():
+                    self._end_call(fragment, complete=complete)
         self._open.clear()
         return self.take()
 
+    def _end_call(self, call: CallFragment, *, complete: bool) -> None:
+        call.open = False
+        if text := call.close():
+            self._events.append(ToolInputDelta(id=call.id, text=text))
+        self._events.append(ToolInputEnd(id=call.id))
+        if complete:
+            self._events.append(_completed(call))
 
-def _completed(call: CallFragment, name: str) -> ToolCall:
+
+def _completed(call: CallFragment) -> ToolCall:
     raw = call.raw
-    return ToolCall(id=call.id, provider_call_id=well_formed(call.provider_id), name=name, raw=raw, input=parse_arguments(raw))
+    return ToolCall(
+        id=call.id,
+        provider_call_id=well_formed(call.provider_id),
+        name=call.name or "",
+        raw=raw,
+        input=parse_arguments(raw),
+        executed=call.executed,
+        metadata=well_formed_value(call.metadata),
+    )

@@ -4,6 +4,7 @@ Rules (semantics, "Request invariants"):
 - Every local call has exactly one result, directly after its assistant message, in the order of the calls; a call the
   provider executed carries its result itself. A result without its call is refused.
 - No message is empty, and an assistant message has something beside blank text.
+- A system update says something, and never stands between a call and its result.
 - Call ids are unique and short, tool names are `[A-Za-z0-9_-]{1,64}`, inputs are JSON objects.
 - Every string is well-formed Unicode, and media are of a kind that providers take.
 
@@ -18,7 +19,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ..values.errors import SteerwayError
-from .request import AssistantMessage, Call, Media, Reasoning, RequestMessage, Text, ToolMessage, UserMessage
+from .request import AssistantMessage, Call, Media, Reasoning, RequestMessage, SystemUpdate, Text, ToolMessage, UserMessage
 from .unicode import is_encodable, is_object, is_well_formed
 
 IMAGE_TYPES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
@@ -90,6 +91,10 @@ def _malformed(message: RequestMessage) -> str | None:
         case AssistantMessage(content=content):
             if not any(_says_something(part) for part in content):
                 return "the assistant message is empty"
+        case SystemUpdate(text=text):
+            if not text.strip():
+                return "the system update is empty"
+            content = (Text(text=text),)
         case ToolMessage(content=content):
             pass
     return next((reason for part in content if (reason := _malformed_part(part))), None)
@@ -107,8 +112,8 @@ def _says_something(part: Text | Media | Reasoning | Call) -> bool:
 
 def _malformed_part(part: Text | Media | Reasoning | Call) -> str | None:
     match part:
-        case Text(text=text):
-            return None if is_well_formed(text) else "a text is not well-formed"
+        case Text(text=text, metadata=metadata):
+            return None if is_well_formed(text) and is_encodable(metadata) else "a text is not well-formed"
         case Reasoning(text=text, metadata=metadata):
             return None if is_well_formed(text) and is_encodable(metadata) else "reasoning is not well-formed"
         case Media(data=data, mime=mime, name=name):

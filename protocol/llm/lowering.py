@@ -116,9 +116,10 @@ class _Lowering:
         results: list[request.ToolMessage] = []
         for part in message.content:
             match part:
-                case TextPart(text=text):
+                case TextPart(text=text, metadata=metadata):
                     if text.strip():
-                        content.append(Text(text=well_formed(text)))
+                        kept = well_formed_value(metadata) if native else None
+                        content.append(Text(text=well_formed(text), metadata=kept))
                 case ReasoningPart(text=text, metadata=metadata):
                     if native and (text.strip() or metadata):
                         content.append(Reasoning(text=well_formed(text), metadata=well_formed_value(metadata)))

@@ -4,6 +4,7 @@ Rules:
 - The same request gives the same bytes: the order of keys is fixed here, and that of inputs and schemas is theirs.
 - Messages are encoded one by one, so that the messages of a longer request begin with those of the shorter one (ruling
   B10). Tool results carry text only in this protocol: their media follow in one user message after the results of a turn.
+- A system update is wrapped text in the user's role, behind the tool results and their media.
 - `tool_choice` none keeps the tool definitions, and with them the cached prefix.
 - Reasoning goes back as `reasoning_content` only where its metadata says that the provider gave that field; reasoning that
   came any other way has no place in this protocol.
@@ -16,16 +17,14 @@ Rules:
 
 from __future__ import annotations
 
-import hashlib
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, cast
-
-import msgspec
+from typing import Any, Final
 
 from .classify import classify_response
 from .events import ProviderFailed
 from .openai_chat_decoder import REASONING_FIELD, REASONING_METADATA, OpenAIChatDecoder
+from .payload import cache_key, encoded, json_text, merged, option
 from .request import (
     AssistantMessage,
     Call,
@@ -34,11 +33,12 @@ from .request import (
     Media,
     Reasoning,
     RequestMessage,
+    SystemUpdate,
     Text,
     ToolMessage,
     UserMessage,
 )
-from .unicode import well_formed_value
+from .system_update import wrapped
 
 _OPTIONS: Final = (
     ("reasoningEffort", "reasoning_effort", "reasoning_effort"),
@@ -47,7 +47,6 @@ _OPTIONS: Final = (
     ("store", "store", "store"),
     ("parallelToolCalls", "parallel_tool_calls", "parallel_tool_calls"),
 )
-_MAX_CACHE_KEY: Final = 64
 _SEPARATOR: Final = "\n\n"
 
 
@@ -60,13 +59,8 @@ class OpenAIChatAdapter:
 
     def encode(self, request: LLMRequest) -> HttpRequest:
         """The request; its path goes behind a base URL like `https://api.openai.com/v1`."""
-        payload = _payload(request)
-        try:
-            body = msgspec.json.encode(payload)
-        except (TypeError, ValueError, RecursionError):
-            body = msgspec.json.encode(well_formed_value(payload))
         headers = {"content-type": "application/json", "accept": "text/event-stream"}
-        return HttpRequest(path="/chat/completions", headers=headers, body=body)
+        return HttpRequest(path="/chat/completions", headers=headers, body=encoded(_payload(request)))
 
     def decoder(self) -> OpenAIChatDecoder:
         return OpenAIChatDecoder()
@@ -106,34 +100,12 @@ def _payload(request: LLMRequest) -> dict[str, Any]:
     }
     payload.update({name: value for name, value in controls.items() if value is not None})
     for camel, snake, field in _OPTIONS:
-        value = request.options.get(camel, request.options.get(snake))
+        value = option(request.options, camel, snake)
         if value is not None:
             payload[field] = value
-    cache_key = request.options.get("promptCacheKey", request.options.get("prompt_cache_key", request.cache_key))
-    if isinstance(cache_key, str) and cache_key:
-        payload["prompt_cache_key"] = _cache_key(cache_key)
-    return _merged(payload, request.body)
-
-
-def _cache_key(key: str) -> str:
-    """At most 64 characters are taken; a longer key is replaced by its hash."""
-    if len(key) <= _MAX_CACHE_KEY:
-        return key
-    return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
-
-
-def _merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(under)
-    for name, value in over.items():
-        if value is None:
-            merged.pop(name, None)
-        elif isinstance(value, dict):
-            mapping = cast("dict[str, Any]", value)
-            standing = merged.get(name)
-            merged[name] = _merged(cast("dict[str, Any]", standing) if isinstance(standing, dict) else {}, mapping)
-        else:
-            merged[name] = value
-    return merged
+    if key := cache_key(request):
+        payload["prompt_cache_key"] = key
+    return merged(payload, request.body)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -161,6 +133,8 @@ def _message(message: RequestMessage, media: list[dict[str, Any]]) -> Iterable[d
             return ({"role": "user", "content": text},)
         case UserMessage(content=content):
             return ({"role": "user", "content": [_part(part) for part in content]},)
+        case SystemUpdate(text=text):
+            return ({"role": "user", "content": wrapped(text)},)
         case AssistantMessage(content=content):
             return _assistant(content)
         case ToolMessage(call_id=call_id, name=name, content=content, is_error=is_error):
@@ -195,10 +169,10 @@ def _assistant(content: tuple[Text | Reasoning | Call, ...]) -> list[dict[str, A
                 if text and _gave_reasoning_field(metadata):
                     thoughts.append(text)
             case Call(id=id, name=name, input=input):
-                function = {"name": name, "arguments": _json(input)}
+                function = {"name": name, "arguments": json_text(input)}
                 calls.append({"id": id, "type": "function", "function": function})
                 if part.executed:
-                    text = part.result if isinstance(part.result, str) else _json(part.result)
+                    text = part.result if isinstance(part.result, str) else json_text(part.result)
                     results.append({"role": "tool", "tool_call_id": id, "content": text})
     if not (texts or calls or thoughts):
         return []
@@ -214,7 +188,3 @@ def _assistant(content: tuple[Text | Reasoning | Call, ...]) -> list[dict[str, A
 
 def _gave_reasoning_field(metadata: dict[str, Any] | None) -> bool:
     return metadata is not None and all(metadata.get(name) == value for name, value in REASONING_METADATA.items())
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(well_formed_value(value)).decode()

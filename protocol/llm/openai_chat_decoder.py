@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-import msgspec
-
 from ..values.failure import PROVIDER_INCOMPLETE, PROVIDER_INTERNAL, PROVIDER_INVALID_OUTPUT, Failure
 from ..values.message import Finish
 from ..values.model import CacheTokens, Tokens
@@ -25,8 +23,10 @@ from .arguments import parse_arguments
 from .classify import classify_error, excerpt
 from .events import Finished, LLMEvent, ProviderFailed
 from .fragments import CallFragment, Fragments
+from .payload import json_text
+from .shapes import count, mapping, sequence, string, word
 from .sse import MAX_EVENT_BYTES, EventTooLarge, ServerSentEvent, SseDecoder
-from .unicode import decode_json, well_formed, well_formed_value
+from .unicode import decode_json, well_formed
 
 REASONING_FIELD: Final = "reasoning_content"
 """The field that a provider which gives it also wants back. The metadata of such reasoning says so."""
@@ -44,7 +44,6 @@ _FINISHES: Final[dict[str, Finish]] = {
     "function_call": "tool-calls",
     "content_filter": "content-filter",
 }
-_MAX_COUNT: Final = 2**53
 _MAX_HEAD: Final = 4096
 _MAX_FINISH: Final = 100
 _WHITESPACE: Final = b" \t\r\n"
@@ -126,14 +125,14 @@ class OpenAIChatDecoder:
         return self._read_value(name, value)
 
     def _read_value(self, name: str, value: Any) -> list[LLMEvent]:
-        chunk = _mapping(value)
+        chunk = mapping(value)
         if chunk.get("usage"):
-            self._tokens = _tokens(_mapping(chunk["usage"])) or self._tokens
+            self._tokens = _tokens(mapping(chunk["usage"])) or self._tokens
         error = chunk.get("error") or (chunk if chunk.get("object") == "error" or chunk.get("type") == "error" else None)
         if error or name == "error":
             return self._provider_error(error or value)
-        for choice in _list(chunk.get("choices")):
-            self._read_choice(_mapping(choice))
+        for choice in sequence(chunk.get("choices")):
+            self._read_choice(mapping(choice))
             if self._last_call is not None and self._last_call.size > self._limit:
                 return self._too_large(self._last_call.size)
         return self._fragments.take()
@@ -141,9 +140,9 @@ class OpenAIChatDecoder:
     def _read_choice(self, choice: dict[str, Any]) -> None:
         if choice.get("index") not in (0, None):
             return  # one answer was asked for
-        delta = _mapping(choice.get("delta"))
+        delta = mapping(choice.get("delta"))
         if not delta and not self._fragments.started:
-            delta = _mapping(choice.get("message"))
+            delta = mapping(choice.get("message"))
         if delta:
             self._read_delta(delta)
         finish = choice.get("finish_reason")
@@ -156,43 +155,43 @@ class OpenAIChatDecoder:
         if content and len(delta) == 1 and isinstance(content, str):  # nearly every delta
             fragments.say("text", content)
             return
-        native = _string(delta.get(REASONING_FIELD))
+        native = string(delta.get(REASONING_FIELD))
         if native:
             fragments.say("reasoning", native, REASONING_METADATA)
-        elif reasoning := _string(delta.get("reasoning")) or _reasoning_details(delta.get("reasoning_details")):
+        elif reasoning := string(delta.get("reasoning")) or _reasoning_details(delta.get("reasoning_details")):
             fragments.say("reasoning", reasoning)
         if isinstance(content, str):
             if content:
                 fragments.say("text", content)
         else:
-            self._read_content_parts(_list(content))
-        if refusal := _string(delta.get("refusal")):
+            self._read_content_parts(sequence(content))
+        if refusal := string(delta.get("refusal")):
             self._refused = True
             fragments.say("text", refusal)
-        for call in _list(delta.get("tool_calls")):
-            self._read_call(_mapping(call))
-        if legacy := _mapping(delta.get("function_call")):
+        for call in sequence(delta.get("tool_calls")):
+            self._read_call(mapping(call))
+        if legacy := mapping(delta.get("function_call")):
             self._read_call({"index": 0, "function": legacy})
 
     def _read_content_parts(self, parts: list[Any]) -> None:
         """Some servers give content as a list of parts, thinking among them."""
-        for part in map(_mapping, parts):
-            if text := _string(part.get("text")):
+        for part in map(mapping, parts):
+            if text := string(part.get("text")):
                 self._fragments.say("text", text)
-            for thought in map(_mapping, _list(part.get("thinking"))):
-                if text := _string(thought.get("text")):
+            for thought in map(mapping, sequence(part.get("thinking"))):
+                if text := string(thought.get("text")):
                     self._fragments.say("reasoning", text)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def _read_call(self, piece: dict[str, Any]) -> None:
-        function = _mapping(piece.get("function"))
-        id = _word(piece.get("id"))
-        name = _word(function.get("name"))
+        function = mapping(piece.get("function"))
+        id = word(piece.get("id"))
+        name = word(function.get("name"))
         arguments = function.get("arguments")
         if isinstance(arguments, dict | list):
-            arguments = _json_text(arguments)
-        text = _string(arguments)
+            arguments = json_text(arguments)
+        text = string(arguments)
         if not (id or name or text):
             return
         index = piece.get("index")
@@ -283,7 +282,7 @@ class OpenAIChatDecoder:
         events = self._read_value("message", value)
         if self._ended:
             return events
-        if not _list(_mapping(value).get("choices")):
+        if not sequence(mapping(value).get("choices")):
             return events + self._failed(
                 PROVIDER_INVALID_OUTPUT, f"The provider answered with JSON that is no completion: {excerpt(body)}"
             )
@@ -302,13 +301,13 @@ def _tokens(usage: dict[str, Any]) -> Tokens | None:
     """The parts that do not overlap, out of totals that include them; what a server counts wrongly is clamped."""
     if "prompt_tokens" not in usage and "completion_tokens" not in usage:
         return None
-    prompt = _mapping(usage.get("prompt_tokens_details"))
-    completion = _mapping(usage.get("completion_tokens_details"))
-    total_in = _count(usage.get("prompt_tokens"))
-    total_out = _count(usage.get("completion_tokens"))
-    read = min(_count(prompt.get("cached_tokens")) or _count(usage.get("prompt_cache_hit_tokens")), total_in)
-    write = min(_count(prompt.get("cache_write_tokens")), total_in - read)
-    reasoning = min(_count(completion.get("reasoning_tokens")), total_out)
+    prompt = mapping(usage.get("prompt_tokens_details"))
+    completion = mapping(usage.get("completion_tokens_details"))
+    total_in = count(usage.get("prompt_tokens"))
+    total_out = count(usage.get("completion_tokens"))
+    read = min(count(prompt.get("cached_tokens")) or count(usage.get("prompt_cache_hit_tokens")), total_in)
+    write = min(count(prompt.get("cache_write_tokens")), total_in - read)
+    reasoning = min(count(completion.get("reasoning_tokens")), total_out)
     return Tokens(
         input=total_in - read - write,
         output=total_out - reasoning,
@@ -317,33 +316,6 @@ def _tokens(usage: dict[str, Any]) -> Tokens | None:
     )
 
 
-def _count(value: Any) -> int:
-    if isinstance(value, int | float) and 0 < value <= _MAX_COUNT:
-        return int(value)
-    return 0
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
-
-
-def _string(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _word(value: Any) -> str:
-    """An id or a name; some servers send numbers."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _string(value)
-
-
 def _reasoning_details(value: Any) -> str:
-    details = map(_mapping, _list(value))
-    return "".join([_string(detail.get("text")) or _string(detail.get("summary")) for detail in details])
-
-
-def _json_text(value: Any) -> str:
-    return msgspec.json.encode(well_formed_value(value)).decode()
+    details = map(mapping, sequence(value))
+    return "".join([string(detail.get("text")) or string(detail.get("summary")) for detail in details])

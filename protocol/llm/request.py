@@ -13,7 +13,10 @@ from ..values.value import Value
 
 
 class Text(Value, tag_field="type", tag="text"):
+    """`metadata` is Native Continuation Metadata of an answer's text; a user's text has none."""
+
     text: str
+    metadata: dict[str, Any] | None = None
 
 
 class Media(Value, tag_field="type", tag="media"):
@@ -61,7 +64,13 @@ class ToolMessage(Value, tag_field="role", tag="tool"):
     is_error: bool
 
 
-RequestMessage = UserMessage | AssistantMessage | ToolMessage
+class SystemUpdate(Value, tag_field="role", tag="system"):
+    """A Mid-Conversation System Message: newly effective instructions, at the place where they became so."""
+
+    text: str
+
+
+RequestMessage = UserMessage | AssistantMessage | ToolMessage | SystemUpdate
 
 ToolChoice = Literal["auto", "none"]
 

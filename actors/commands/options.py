@@ -1,0 +1,109 @@
+"""Options that several commands share, and what they stand for.
+
+Rules (ruling C5):
+- `--db` and `--config` go with every command that opens a store, `--url` and `--token-file` with every one that can ask a
+  server. Asking a server and opening a store exclude each other.
+- A token is only sent to the server it belongs to: the one of a named token file, or the local one that wrote `server.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .failures import Refusal
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from ...storage.reader import Reader
+    from ..client.client import Client
+    from ..settings import Settings
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+T = TypeVar("T")
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def store_options(command: CommandT) -> CommandT:
+    """`--db` and `--config`."""
+    command = click.option("--config", type=FILE, metavar="FILE", help="A configuration file above the ones that are found.")(
+        command
+    )
+    return click.option("--db", type=FILE, metavar="PATH", help="The store's file.")(command)
+
+
+def server_options(command: CommandT) -> CommandT:
+    """`--url` and `--token-file`."""
+    command = click.option("--token-file", type=FILE, metavar="FILE", help="The file with that server's token.")(command)
+    return click.option("--url", metavar="ws://...", help="Ask the server at this address.")(command)
+
+
+def json_option(command: CommandT) -> CommandT:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")(command)
+
+
+def check_place(url: str | None, token_file: Path | None, db: Path | None) -> None:
+    """Raises a usage error when options for a server and for a store are mixed."""
+    if url is None and token_file is not None:
+        raise click.UsageError("--token-file belongs to a server; name that with --url.")
+    if url is not None and db is not None:
+        raise click.UsageError("Either ask a server with --url or open a store with --db.")
+
+
+def read_settings(config: Path | None, db: Path | None, flags: dict[str, object] | None = None) -> Settings:
+    """The effective settings of a command."""
+    from ..settings import Surroundings, load_settings
+
+    return load_settings(Surroundings.of_process(), config_file=config, flags={"store.path": db, **(flags or {})})
+
+
+def reader(config: Path | None, db: Path | None) -> Reader:
+    """A reader of the store, which may belong to a running process (ruling B12). The caller closes it."""
+    from ...storage.database import open_reader
+
+    path = Path(read_settings(config, db).configuration.store.path)
+    if not path.is_file():
+        raise Refusal(f"There is no store at {path} yet; `steerway run` and `steerway serve` make it, --db names another.")
+    return open_reader(path)
+
+
+def asking(url: str, token_file: Path | None) -> AbstractAsyncContextManager[Client]:
+    """A client of the server at `url`."""
+    from ..client.opening import connect
+
+    if not url.startswith(("ws://", "wss://")):
+        raise click.BadParameter("an address begins with ws:// or wss://.", param_hint="--url")
+    return connect(url, token=_token(url, token_file))
+
+
+def ask(url: str, token_file: Path | None, question: Callable[[Client], Awaitable[T]]) -> T:
+    """The answer of the server at `url` to one question."""
+    import trio
+
+    async def asked() -> T:
+        async with asking(url, token_file) as client:
+            return await question(client)
+
+    return trio.run(asked)
+
+
+def _token(url: str, token_file: Path | None) -> str | None:
+    from ...protocol.values.errors import ClientError
+    from ..client.local import read_local, read_token
+
+    if token_file is not None:
+        token = read_token(token_file)
+        if token is None:
+            raise click.BadParameter(f"{token_file} does not exist or is empty.", param_hint="--token-file")
+        return token
+    try:
+        local, token = read_local()
+    except ClientError:
+        return None
+    return token if local.rstrip("/") == url.rstrip("/") else None

@@ -1,0 +1,53 @@
+"""The program `steerway`: its commands, and the one place where errors become sentences and exit codes."""
+
+from __future__ import annotations
+
+import sys
+from io import TextIOWrapper
+
+import click
+
+from .config import config
+from .demo import demo
+from .events import events
+from .failures import told
+from .run import run
+from .serve import serve
+from .sessions import sessions
+
+
+class Program(click.Group):
+    """A group whose commands may raise what they like: people get one sentence, and the exit code tells the kind."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.ClickException, click.Abort):
+            raise
+        except BaseException as error:
+            refusal = None if ctx.params.get("traceback") else told(error)
+            if refusal is None:
+                raise
+            raise refusal from error
+
+
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="steerway", message="%(prog)s %(version)s")
+@click.option("--traceback", is_flag=True, help="Show where in the program an error came from.")
+def program(traceback: bool) -> None:
+    """A durable runtime for AI-agent sessions.
+
+    Exit codes: 0 it worked, 1 the work failed, 2 wrong use, 130 interrupted.
+    """
+
+
+for _command in (demo, serve, run, sessions, events, config):
+    program.add_command(_command)
+
+
+def main() -> None:
+    """Run the program with this process's arguments; ends the process."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to fail
+    program(prog_name="steerway")

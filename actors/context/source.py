@@ -1,0 +1,108 @@
+"""The Context Source: one independently observed typed value, and how the model is told about it.
+
+Rules (seed, "Context Source"):
+- Keys are stable and namespaced: lower-case segments with a slash between them.
+- A value is compared and stored in encoded form. A codec has to read back what it wrote; one that does not is a defect of
+  the source, found when its value is observed and not by epochs that are replaced for nothing.
+- Renderers are pure, and called only for text that the model will see. Text without anything visible in it is a programming
+  error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from ...protocol.codec import check_plain
+from ...protocol.llm.unicode import well_formed, well_formed_value
+from .observing import Unavailable
+
+T = TypeVar("T")
+
+_SEGMENT: Final = r"[a-z0-9][a-z0-9._-]*"
+_KEY: Final = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})+")
+_SEGMENT_ONLY: Final = re.compile(_SEGMENT)
+_ENVELOPES: Final = 16
+"""Nesting that event, page and message around a stored value may take of what the wire allows."""
+
+
+class ContextKeyError(ValueError):
+    """A key is not namespaced, or used twice; the message names it."""
+
+
+class EmptyRenderingError(Exception):
+    """A renderer gave nothing to read. An error of the program that owns the source."""
+
+
+def check_key(key: str) -> None:
+    """Raises `ContextKeyError` unless `key` is namespaced (`acme/build-status`)."""
+    if _KEY.fullmatch(key) is None:
+        raise ContextKeyError(f"The context key {key!r} is not namespaced; write it like 'acme/build-status'.")
+
+
+def is_segment(text: str) -> bool:
+    """Whether the text can be one segment of a key."""
+    return _SEGMENT_ONLY.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Codec(Generic[T]):
+    """`encode` gives what msgspec can turn into JSON; `decode` takes plain JSON values and raises whatever it cannot read."""
+
+    encode: Callable[[T], Any]
+    decode: Callable[[Any], T]
+
+    def stored(self, value: T) -> Any:
+        """The plain JSON value to store. Raises ValueError for a value that both wire codecs would not carry alike."""
+        plain = well_formed_value(msgspec.to_builtins(self.encode(value), order="deterministic"))
+        nested = plain
+        for _ in range(_ENVELOPES):
+            nested = [nested]
+        try:
+            check_plain(nested)
+        except Exception as error:
+            raise ValueError(f"the value cannot be stored: {error}") from error
+        return plain
+
+
+def codec_of(kind: type[T]) -> Codec[T]:
+    """The codec of a type that msgspec knows: structs, dates, `str`, ..."""
+
+    def decode(stored: Any) -> T:
+        return msgspec.convert(stored, kind)
+
+    return Codec(lambda value: value, decode)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextSource(Generic[T]):
+    """`load` gives one coherent value, or `Unavailable`; it is called once for a boundary and may be cancelled.
+
+    `baseline(value)` introduces the value. `update(previous, current)` states the newly effective one. `removed(value)` says
+    that it no longer applies; it is rendered while the source is there and kept until it is gone. Raises `ContextKeyError`.
+    """
+
+    key: str
+    codec: Codec[T]
+    load: Callable[[], Awaitable[T | Unavailable]]
+    baseline: Callable[[T], str]
+    update: Callable[[T, T], str]
+    removed: Callable[[T], str] | None = None
+
+    def __post_init__(self) -> None:
+        check_key(self.key)
+
+    def rendered(self, what: str, text: str) -> str:
+        """The text of a renderer, fit to be stored and sent. Raises `EmptyRenderingError`."""
+        if not text.strip():
+            raise EmptyRenderingError(f"The context source {self.key!r} rendered an empty {what} text.")
+        return well_formed(text)
+
+
+def canonical(stored: Any) -> bytes:
+    """What two stored values are compared by: key order does not count, and 1, 1.0 and true differ."""
+    return msgspec.json.encode(stored, order="sorted")

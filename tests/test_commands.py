@@ -1,0 +1,268 @@
+"""The commands that look and ask: `run`, `sessions`, `events`, `config`, and how they fail."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from steerway.actors.commands.failures import told
+from support.program import SECONDS, Done, Home, Serving
+
+DEMO = ("--model", "demo/demo")
+
+
+class Stored(Home):
+    """A home with a store that has one session in it, made by `run`; or a copy of another one."""
+
+    def __init__(self, folder: Path, copied: Stored | None = None) -> None:
+        if copied is not None:
+            shutil.copytree(copied.folder, folder, dirs_exist_ok=True)
+        super().__init__(folder)
+        self.first = copied.first if copied else self.call("run", *DEMO, "What is the date, \x1b[31mplease\x1b[0m?")
+        self.session_id = self.first.errors.split()[-1]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    return Stored(tmp_path_factory.mktemp("stored"))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, stored: Stored) -> Generator[tuple[Stored, Serving]]:
+    """A store with a session, owned by a running server."""
+    home = Stored(tmp_path_factory.mktemp("served"), stored)
+    with home.serving() as serving:
+        yield home, serving
+
+
+def refused(done: Done, code: int, *parts: str) -> None:
+    """One sentence on standard error, no traceback, nothing on standard output."""
+    assert (done.code, done.output) == (code, ""), done
+    assert "Traceback" not in done.errors
+    for part in parts:
+        assert part in done.errors
+
+
+def test_help_loads_nothing_heavy() -> None:
+    heavy = {"apsw", "h11", "httpx2", "msgpack", "msgspec", "platformdirs", "rich", "structlog", "trio", "trio_websocket"}
+    program = (
+        "import sys, steerway.actors.commands.program as p; p.program(['--help'], standalone_mode=False)\n"
+        "print(sorted(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert all(command in done.stdout for command in ("demo", "serve", "run", "sessions", "events", "config"))
+    assert "click" in done.stderr
+    assert {name for name in heavy if f"'{name}'" in done.stderr} == set()
+
+
+# --- run ----------------------------------------------------------------------------------------------------------
+
+
+def test_run_writes_the_answer_to_standard_output_and_the_rest_beside_it(stored: Stored) -> None:
+    done = stored.first
+    assert done.code == 0
+    first, second = done.output.splitlines()
+    assert first.endswith("Let me use the date tool for that.")
+    assert second.startswith("The date tool says: ")
+    assert "date {}" in done.errors
+    assert "\x1b" not in done.errors
+
+
+def test_run_goes_on_with_a_session_reads_standard_input_and_prints_events(stored: Stored) -> None:
+    home = stored
+    done = home.call("run", "--session", home.session_id, "--format", "json", "-", input="Count to 3.\nThen stop.")
+    assert (done.code, done.errors) == (0, "")
+    events = done.lines()
+    assert {event["session_id"] for event in events} == {home.session_id}
+    (admitted,) = (event for event in events if event["type"] == "session.prompt.admitted")
+    assert admitted["data"]["prompt"]["text"] == "Count to 3.\nThen stop."
+    durable = [event["seq"] for event in events if "seq" in event]
+    assert durable == list(range(durable[0], durable[0] + len(durable)))
+    joined = "".join(event["data"]["delta"] for event in events if event["type"] == "session.text.delta")
+    assert [event["data"]["text"] for event in events if event["type"] == "session.text.ended"] == [joined]
+    assert joined.endswith("1 2 3.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("Hello",), ("No model is selected", "--model demo/demo")),
+        (("--model", "nobody/nothing", "Hello"), ("there is no provider nobody",)),
+        (("--model", "nonsense", "Hello"), ("provider/model",)),
+        (("--agent", "nobody", *DEMO, "Hello"), ("There is no agent nobody; there are build",)),
+        ((*DEMO, " "), ("The prompt is empty",)),
+        (("--session", "ses_1", "--agent", "build", "Hello"), ("--agent and --directory are for a new session",)),
+        (("--token-file", "x", "Hello"), ("--url",)),
+        (("--url", "http://127.0.0.1:1", "Hello"), ("ws://",)),
+    ],
+)
+def test_run_refuses_wrong_use_before_it_stores_anything(
+    tmp_path: Path, arguments: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    home = Home(tmp_path)
+    refused(home.inside("run", *arguments), 2, *parts)
+    assert not home.store.exists()
+
+
+def test_a_failed_answer_is_told_and_gives_1(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    settings = home.work / "mine.toml"
+    settings.write_text('[providers.slow]\nprotocol = "demo"\n[providers.slow.models.m]\noptions = { delay = -1 }\n')
+    done = home.call("run", "--config", "mine.toml", "--model", "slow/m", "Hello")
+    assert (done.code, done.output) == (1, "")
+    assert "steerway: The option delay of a demo model is a number" in done.errors
+
+
+def test_ctrl_c_interrupts_the_session_and_gives_130(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with home.start("run", *DEMO, "Count to 100000.") as process:
+        assert process.stdout is not None
+        while "2" not in process.stdout.read(1):
+            pass
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert "Interrupted." in errors
+    events = home.inside("events", "--json", errors.split()[-1]).lines()
+    assert [event["data"].get("reason") for event in events[-1:]] == ["user"]
+    assert events[-1]["type"] == "session.turn.interrupted"
+
+
+# --- sessions and events --------------------------------------------------------------------------------------------
+
+
+def test_sessions_and_events_are_read_beside_the_running_owner_and_asked_by_url_alike(served: tuple[Stored, Serving]) -> None:
+    home, serving = served
+    by_url = ("--url", serving.url)
+    listed = home.inside("sessions", "list", "--json").lines()[0]
+    assert home.session_id in [session["id"] for session in listed["items"]]
+    assert home.inside("sessions", "list", "--json", *by_url).lines()[0] == listed
+    shown = home.inside("sessions", "show", home.session_id, "--json").lines()[0]
+    assert [message["type"] for message in shown["messages"]][:3] == ["user", "assistant", "assistant"]
+    assert shown["session"] in listed["items"]
+    assert home.inside("sessions", "show", home.session_id, "--json", *by_url).lines()[0] == shown
+    events = home.inside("events", home.session_id, "--json").lines()
+    assert [event["seq"] for event in events] == list(range(1, shown["session"]["head"] + 1))
+    remote = home.inside("events", home.session_id, "--json", "--after", "3", *by_url).lines()
+    assert remote == events[3:]
+
+
+def test_what_people_read_holds_no_control_characters(stored: Stored) -> None:
+    outputs = (
+        stored.inside("sessions", "list").output,
+        stored.inside("sessions", "show", stored.session_id).output,
+        stored.inside("events", stored.session_id).output,
+    )
+    for output in outputs:
+        assert "please" in output
+        assert "\x1b" not in output
+    listed, shown, events = outputs
+    assert stored.session_id in listed
+    assert "[tool date {}]" in shown
+    assert "tool.succeeded" in events
+
+
+def test_follow_goes_on_with_new_events_of_the_local_server(served: tuple[Stored, Serving]) -> None:
+    home, serving = served
+    known = len(home.inside("events", home.session_id, "--json").lines())
+    with home.start("events", home.session_id, "--json", "--follow", "--after", str(known - 1)) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["seq"] == known
+        done = home.call("run", "--url", serving.url, "--session", home.session_id, "Count to 2.")
+        assert (done.code, done.output) == (0, "You added: “Count to 2.”. 1 2.\n")
+        seen = [json.loads(process.stdout.readline())]
+        while seen[-1]["type"] != "session.turn.completed":
+            seen.append(json.loads(process.stdout.readline()))
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=SECONDS)
+    assert [event["seq"] for event in seen] == list(range(known + 1, known + 1 + len(seen)))
+    assert (process.returncode, errors) == (130, "steerway: Interrupted.\n")
+
+
+def test_a_reader_that_leaves_is_no_error(stored: Stored) -> None:
+    with stored.start("events", stored.session_id, "--json") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        assert process.wait(SECONDS) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "parts"),
+    [
+        (("events", "ses_none"), 1, ("There is no session", "steerway sessions list")),
+        (("sessions", "list", "--db", "missing.db"), 1, ("There is no store at", "missing.db")),
+        (("sessions", "list", "--cursor", "nonsense"), 2, ("cursor",)),
+        (("sessions", "list", "--url", "ws://127.0.0.1:1/"), 1, ("cannot be reached",)),
+        (("sessions", "list", "--url", "ws://127.0.0.1:1/", "--db", "x"), 2, ("--db",)),
+        (("events", "ses_none", "--follow"), 1, ("running server", "--url")),
+        (("events", "ses_none", "--follow", "--db", "x"), 2, ("--db",)),
+        (("sessions", "list", "--config", "missing.toml"), 2, ("missing.toml",)),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    stored: Stored, arguments: tuple[str, ...], code: int, parts: tuple[str, ...]
+) -> None:
+    refused(stored.inside(*arguments), code, *parts)
+
+
+def test_a_server_is_not_sent_a_token_that_is_not_its_own(served: tuple[Stored, Serving]) -> None:
+    home, serving = served
+    other = serving.url.replace("127.0.0.1", "localhost")
+    refused(home.inside("sessions", "list", "--url", other), 1, "--token-file")
+    done = home.inside("sessions", "list", "--json", "--url", other, "--token-file", serving.token_file)
+    assert done.code == 0
+
+
+def test_the_store_of_a_running_server_is_not_run_in(served: tuple[Stored, Serving]) -> None:
+    home, serving = served
+    refused(home.call("run", *DEMO, "Hello"), 1, f"Process {serving.process.pid}", "--url", "--take-over")
+
+
+# --- config -----------------------------------------------------------------------------------------------------------
+
+
+def test_config_shows_values_with_their_layers_and_no_secret(tmp_path: Path) -> None:
+    home = Home(tmp_path, {"STEERWAY_GATEWAY_PORT": "5001"})
+    (home.work / "steerway.toml").write_text('[models]\ndefault = "mine/m"\n')
+    named = home.work / "named.toml"
+    named.write_text('[providers.mine]\nprotocol = "openai-chat"\nheaders = { X-Key = "hush" }\n[store]\npath = "kept.db"\n')
+    done = home.inside("config", "--json", "--config", "named.toml")
+    assert done.code == 0
+    settings = {setting["key"]: (setting["value"], setting["source"]) for setting in done.lines()[0]}
+    assert settings["gateway.port"] == (5001, "environment STEERWAY_GATEWAY_PORT")
+    assert settings["models.default"] == ("mine/m", str(home.work / "steerway.toml"))
+    assert settings["store.path"] == (str(home.work / "kept.db"), str(named))
+    assert settings["gateway.host"] == ("127.0.0.1", "default")
+    assert settings["providers.mine.headers.X-Key"][0] == "(not shown)"
+    readable = home.inside("config", "--config", "named.toml", "--db", "other.db")
+    assert "hush" not in readable.output + done.output
+    assert any(line.split()[0::2] == ["store.path", "flag"] for line in readable.output.splitlines())
+
+
+def test_an_unknown_key_names_the_nearest_known_one(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    (home.work / "steerway.toml").write_text('[models]\ndefualt = "demo/demo"\n')
+    refused(home.inside("config"), 2, "defualt", "default", "steerway.toml")
+
+
+# --- what nobody foresaw ----------------------------------------------------------------------------------------------
+
+
+def test_every_error_becomes_a_sentence_and_only_leaving_does_not() -> None:
+    unforeseen = told(ZeroDivisionError("by zero"))
+    assert unforeseen is not None
+    assert (unforeseen.exit_code, "ZeroDivisionError: by zero" in unforeseen.message) == (1, True)
+    interrupted = told(BaseExceptionGroup("several", [ValueError("x"), KeyboardInterrupt()]))
+    assert interrupted is not None
+    assert interrupted.exit_code == 130
+    assert told(SystemExit(3)) is None
+    assert told(BrokenPipeError(32, "Broken pipe")) is None

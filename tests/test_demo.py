@@ -1,0 +1,62 @@
+"""`steerway demo` as a process: what it claims happened, and it says so when something did not."""
+
+from __future__ import annotations
+
+import io
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from steerway.actors.commands.demo_stage import Stage
+from steerway.actors.commands.failures import Refusal
+from support.program import SECONDS, Home
+
+
+def a_home(tmp_path: Path) -> Home:
+    (tmp_path / "temporary").mkdir()
+    return Home(tmp_path, {"TMPDIR": str(tmp_path / "temporary")})
+
+
+def test_the_demo_tells_its_story_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    home = a_home(tmp_path)
+    done = home.call("demo")
+    assert (done.code, done.errors) == (0, "")
+    assert done.output.count("✓") == 12
+    assert "12 claims, each checked" in done.output
+    for act in ("1. Ask", "2. Steer and queue", "3. Stop", "4. Crash", "5. And everything is still there"):
+        assert act in done.output
+    assert "\x1b" not in done.output  # it does not go to a terminal
+    assert max(len(line) for line in done.output.splitlines()) <= 80
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert not home.state.exists()
+    assert not home.store.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_the_demo_fails_in_one_sentence_when_its_story_is_disturbed(tmp_path: Path, number: signal.Signals) -> None:
+    home = a_home(tmp_path)
+    with home.start("demo") as process:
+        assert process.stdout is not None
+        while "you >" not in process.stdout.readline():
+            pass
+        (server,) = psutil.Process(process.pid).children()
+        (server if number == signal.SIGKILL else process).send_signal(number)
+        _, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == (1 if number == signal.SIGKILL else 130)
+    assert errors.startswith("steerway: ")
+    assert errors.count("\n") == 1
+    assert psutil.wait_procs([server], timeout=SECONDS)[1] == []
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_claim_that_does_not_hold_ends_the_demo() -> None:
+    shown = io.StringIO()
+    stage = Stage(shown)
+    stage.claim(True, "This holds.")
+    with pytest.raises(Refusal, match="This does not") as refused:
+        stage.claim(False, "This does not.")
+    assert refused.value.exit_code == 1
+    assert "This holds." in shown.getvalue()
+    assert "This does not." not in shown.getvalue()
