@@ -34,7 +34,6 @@ from ...protocol.values.session import (
     Attachment,
     CompletedOutcome,
     FailedOutcome,
-    IdleOutcome,
     Interrupted,
     InterruptedOutcome,
     Outcome,
@@ -45,6 +44,7 @@ from ...storage.journal import Transaction
 from ...storage.reader import Reader
 from ..mailbox import Answer, Mailbox
 from .attachment import attachment
+from .coordinator import Coordinator, answer_late
 from .drain import Drain
 from .letters import (
     Admit,
@@ -76,11 +76,9 @@ from .transactions import (
     Withdrawal,
 )
 from .transactions import Update as UpdateOf
-from .transitions import Effect, Input, State, step, working
+from .transitions import Input
 
 MAILBOX_LETTERS = 1_024
-INTERRUPT_SECONDS = 5
-"""An interrupt is answered after this long, while cleanup goes on."""
 
 _log = structlog.get_logger("steerway.session")
 
@@ -104,7 +102,7 @@ class SessionActor:
         self._leave = leave
         self._approved = approved
         self.mailbox: Mailbox[SessionLetter] = Mailbox(MAILBOX_LETTERS, f"session {session_id}")
-        self._state = State.IDLE
+        self._coordinator = Coordinator(self)
         self._loaded = False
         self._outstanding = 0
         self._pending: dict[MessageId, Delivery] = {}
@@ -115,25 +113,24 @@ class SessionActor:
         self._unsettled = True
         self._shutting_down = False
         self._nursery: trio.Nursery | None = None
-        self._rest = trio.Event()
-        self._joiners: list[Answer[Outcome]] = []
-        self._next_joiners: list[Answer[Outcome]] = []
-        self._stoppers: list[Answer[Interrupted]] = []
-        self._waiters: list[Answer[IdleOutcome]] = []
         self.last_outcome: Outcome | None = None
-        self.idle_since = trio.current_time()
 
     # --- what others see ---------------------------------------------------------------------------------------------
 
     @property
     def working(self) -> bool:
         """Whether a drain owns the session."""
-        return working(self._state)
+        return self._coordinator.working
+
+    @property
+    def idle_since(self) -> float:
+        """When it came to rest, on trio's clock."""
+        return self._coordinator.idle_since
 
     @property
     def may_leave(self) -> bool:
         """Whether leaving memory now would lose nothing."""
-        busy = self.working or self._outstanding or len(self.mailbox) or self._waiters or self._prompts.waiting
+        busy = self.working or self._outstanding or len(self.mailbox) or self._coordinator.waited_for or self._prompts.waiting
         return self._loaded and not busy
 
     def post(self, letter: SessionLetter) -> None:
@@ -146,13 +143,11 @@ class SessionActor:
     def close(self) -> None:
         """The runtime stops, or the session is removed: cancel the drain with reason `shutdown`; no successor follows."""
         self._shutting_down = True
-        self._input(Input.CLOSE)
+        self._coordinator.take(Input.CLOSE)
 
     async def wait_settled(self) -> None:
         """Until no drain owns the session. For shutdown; clients wait with a letter."""
-        while self.working:
-            self._rest = trio.Event()
-            await self._rest.wait()
+        await self._coordinator.wait_settled()
 
     def approvals_changed(self, directory: str, saved: Sequence[SavedPermission]) -> None:
         """Approvals were kept for `directory`; requests that need no answer any more are answered with them."""
@@ -225,8 +220,7 @@ class SessionActor:
 
     def _answer_everybody(self) -> None:
         error = ServiceUnavailableError("The runtime is stopping.")
-        for answer in (*self._joiners, *self._next_joiners, *self._waiters, *self._stoppers):
-            answer.fail(error)
+        self._coordinator.close(error)
         self._prompts.close(error)
 
     # --- letters -----------------------------------------------------------------------------------------------------
@@ -260,13 +254,13 @@ class SessionActor:
                 self._attach(letter)
             case WaitPrompt():
                 self._prompts.add(letter)
-                self._prompts.look(lambda: self.working)
+                self._look_after_prompts()
             case Resume():
-                self._input(Input.RESUME, letter.answer)
+                self._coordinator.take(Input.RESUME, letter.answer)
             case Interrupt():
-                self._input(Input.INTERRUPT, letter.answer)
+                self._coordinator.take(Input.INTERRUPT, letter.answer)
             case Wait():
-                self._input(Input.WAIT, letter.answer)
+                self._coordinator.take(Input.WAIT, letter.answer)
 
     def _commit(
         self,
@@ -302,7 +296,7 @@ class SessionActor:
 
         def wake(_: Admission) -> None:
             if letter.resume:
-                self._input(Input.WAKE)
+                self._coordinator.take(Input.WAKE)
 
         self._admitting += 1
         self._commit(letter, work, then=committed, after=wake)
@@ -311,7 +305,7 @@ class SessionActor:
         def committed(result: WithdrawnOutcome | PromotedOutcome | Exception) -> None:
             if isinstance(result, WithdrawnOutcome):
                 self._pending.pop(message_id, None)
-                self._prompts.look(lambda: self.working)
+                self._look_after_prompts()
 
         return committed
 
@@ -321,7 +315,7 @@ class SessionActor:
 
     def _wake_for_steer(self, result: Admission) -> None:
         if result.delivery == "steer":
-            self._input(Input.WAKE)
+            self._coordinator.take(Input.WAKE)
 
     def _switched(self, switch: Switch) -> None:
         if switch.changed and self._drain is not None:
@@ -364,72 +358,40 @@ class SessionActor:
         self._outstanding += 1
         self._services.storage.post(work, then=committed).when_done(answered)
 
-    # --- the table ---------------------------------------------------------------------------------------------------
+    # --- the drain (Worker) ------------------------------------------------------------------------------------------
 
-    def _input(self, given: Input, answer: Answer[Any] | None = None) -> bool:
-        """Take the table's step; True when the drain is to look again."""
-        row = step(self._state, given)
-        self._state = row.state
-        for effect in row.effects:
-            self._perform(effect, answer)
-        if not self.working:
-            self.idle_since = trio.current_time()
-            self._rest.set()
-        return Effect.CONTINUE in row.effects
-
-    def _perform(self, effect: Effect, answer: Answer[Any] | None) -> None:
-        match effect:
-            case Effect.CONTINUE:
-                pass
-            case Effect.CANCEL:
-                if self._drain is not None:
-                    self._drain.cancel(shutdown=self._shutting_down)
-            case Effect.SETTLE:
-                self._settle()
-            case Effect.START | Effect.START_FORCED:
-                self._start(forced=effect is Effect.START_FORCED)
-            case Effect.DROP_NEXT:
-                self._joiners += self._next_joiners
-                self._next_joiners = []
-            case Effect.ANSWER_IDLE:
-                waiters, self._waiters = self._waiters, []
-                for waiter in waiters:
-                    waiter.resolve(IdleOutcome())
-            case _:
-                if answer is not None:
-                    self._keep(effect, answer)
-
-    def _keep(self, effect: Effect, answer: Answer[Any]) -> None:
-        match effect:
-            case Effect.JOIN:
-                self._joiners.append(answer)
-            case Effect.JOIN_NEXT:
-                self._next_joiners.append(answer)
-            case Effect.AWAIT_IDLE:
-                self._waiters.append(answer)
-            case Effect.AWAIT_STOP:
-                self._stoppers.append(answer)
-                if self._nursery is not None:
-                    self._nursery.start_soon(self._answer_late, answer)
-            case Effect.ANSWER_NOTHING_RUNS:
-                answer.resolve(Interrupted(interrupted=False))
-            case Effect.REFUSE:
-                answer.fail(ServiceUnavailableError("The runtime is stopping."))
-            case _:
-                raise AssertionError(effect)
-
-    def _start(self, *, forced: bool) -> None:
-        self._joiners, self._next_joiners = self._joiners + self._next_joiners, []
+    def start(self, *, forced: bool) -> None:
+        """Start a drain."""
+        if self._nursery is None:
+            raise RuntimeError("A drain needs a running actor.")
         drain = Drain(self._services, self.session_id, self, self._requests, forced=forced, unsettled=self._unsettled)
         self._drain = drain
         drain.journal.publish(Activity(state="running"))
-        if self._nursery is None:
-            raise RuntimeError("A drain needs a running actor.")
         self._nursery.start_soon(self._run_drain, drain)
+
+    def cancel(self) -> None:
+        """Cancel the running drain."""
+        if self._drain is not None:
+            self._drain.cancel(shutdown=self._shutting_down)
+
+    def ended(self) -> Outcome:
+        """The drain gave up ownership."""
+        outcome, drain = self.last_outcome, self._drain
+        if outcome is None or drain is None:
+            raise AssertionError("only a drain that ended with an outcome is settled")
+        self._drain = None
+        self._unsettled = drain.unsettled
+        drain.journal.publish(Activity(state="idle", outcome=outcome))
+        self._look_after_prompts()
+        return outcome
+
+    def soon(self, answer: Answer[Interrupted]) -> None:
+        """An interrupt is answered late, if it comes to that."""
+        if self._nursery is not None:
+            self._nursery.start_soon(answer_late, answer)
 
     async def _run_drain(self, drain: Drain) -> None:
         outcome = await drain.run()
-        self._unsettled = drain.unsettled
         if drain.rested:
             return
         self.last_outcome = outcome
@@ -437,28 +399,11 @@ class SessionActor:
             case CompletedOutcome():
                 raise AssertionError("a drain that completes gives up ownership itself")
             case FailedOutcome():
-                self._input(Input.FAILED)
+                self._coordinator.take(Input.FAILED)
             case InterruptedOutcome():
-                self._input(Input.STOPPED)
+                self._coordinator.take(Input.STOPPED)
 
-    async def _answer_late(self, answer: Answer[Interrupted]) -> None:
-        with trio.move_on_after(INTERRUPT_SECONDS), contextlib.suppress(Exception):
-            await answer.wait()
-        answer.resolve(Interrupted(interrupted=True))
-
-    def _settle(self) -> None:
-        outcome, drain = self.last_outcome, self._drain
-        if outcome is None or drain is None:
-            raise AssertionError("only a drain that ended with an outcome is settled")
-        self._drain = None
-        self._unsettled = drain.unsettled
-        drain.journal.publish(Activity(state="idle", outcome=outcome))
-        joiners, self._joiners = self._joiners, []
-        for joiner in joiners:
-            joiner.resolve(outcome)
-        stoppers, self._stoppers = self._stoppers, []
-        for stopper in stoppers:
-            stopper.resolve(Interrupted(interrupted=True))
+    def _look_after_prompts(self) -> None:
         self._prompts.look(lambda: self.working)
 
     # --- what the drain asks of its owner (DrainOwner) ---------------------------------------------------------------
@@ -475,12 +420,12 @@ class SessionActor:
 
     def looked(self) -> None:
         """The drain is about to read the inbox."""
-        self._input(Input.LOOKED)
+        self._coordinator.take(Input.LOOKED)
 
     def at_rest(self) -> bool:
         """The drain has nothing left to do; True when it has to look again."""
         self.last_outcome = CompletedOutcome()
-        return self._input(Input.AT_REST)
+        return self._coordinator.take(Input.AT_REST)
 
     def promoted(self, ids: tuple[MessageId, ...]) -> None:
         """These prompts left the inbox."""
@@ -489,7 +434,7 @@ class SessionActor:
 
     def turn_ended(self) -> None:
         """A turn has its terminal event."""
-        self._prompts.look(lambda: self.working)
+        self._look_after_prompts()
 
 
 def _copy(posted: Answer[Any], answer: Answer[Any]) -> None:

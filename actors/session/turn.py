@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
+import msgspec
 import structlog
 import trio
 
@@ -162,35 +163,44 @@ class Turn:
         `TurnStopped` when the turn ended durably that way, `Unsettled` when its end could not be recorded. When cancelled,
         the turn is settled as interrupted: shielded, at most `SETTLEMENT_SECONDS`.
         """
-        terminal: EventData | None = None
-        again: float | None = None
+        ended = False
         try:
-            attempt = 1
-            while True:
-                await self._begin(attempt)
-                await self._attempt(request)
-                end = self._judged()
-                delay = self._delay(end)
-                if delay is None or self._response.has_output:
-                    again = delay
-                    break
-                attempt += 1
-                if not await self._back_off(attempt, delay, end):
-                    end = llm.ProviderFailed(failure=_superseded(end))
-                    break
-            terminal = self._terminal(end)
+            terminal, again = await self._attempts(request)
+            ended = True
         except StorageUnavailableError as error:
-            if self._recorded is None or self._recorded.error is not None:
+            if not self._begun:
                 raise  # nothing was sent
             failure = Failure(type=STORAGE_UNAVAILABLE, message=error.message)
-            terminal = TurnFailed(assistant_message_id=self.assistant, error=failure)
+            terminal, again = TurnFailed(assistant_message_id=self.assistant, error=failure), None
+            ended = True
         finally:
-            if terminal is None and self._recorded is not None and self._recorded.done and self._recorded.error is None:
-                reason = self._situation.stop_reason
+            if not ended and self._begun:
                 with trio.CancelScope(shield=True):
+                    reason = self._situation.stop_reason
                     await self._settle(TurnInterrupted(assistant_message_id=self.assistant, reason=reason))
         await self._settle(terminal)
         return self._outcome(terminal, again)
+
+    @property
+    def _begun(self) -> bool:
+        """Whether the turn is in the log."""
+        return self._recorded is not None and self._recorded.done and self._recorded.error is None
+
+    async def _attempts(self, request: LLMRequest) -> tuple[EventData, float | None]:
+        """Try until there is an end: the terminal event, and the seconds until a new turn should go on from a cut answer."""
+        attempt = 1
+        while True:
+            await self._begin(attempt)
+            await self._attempt(request)
+            end = self._judged()
+            delay = self._delay(end)
+            if delay is None:
+                return self._terminal(end), None
+            if self._response.has_output:
+                return self._terminal(self._announced(end, delay)), delay
+            attempt += 1
+            if not await self._back_off(attempt, delay, end):
+                return self._terminal(llm.ProviderFailed(failure=_superseded(end))), None
 
     # --- one attempt -------------------------------------------------------------------------------------------------
 
@@ -262,6 +272,14 @@ class Turn:
         with trio.move_on_after(delay):
             await self._situation.model_switched()
         return not (self._situation.model_was_switched or self._situation.steer_pending)
+
+    def _announced(self, end: llm.Finished | llm.ProviderFailed, delay: float) -> llm.Finished | llm.ProviderFailed:
+        """The end of a cut answer, which says when a new turn goes on from it."""
+        if isinstance(end, llm.Finished):
+            return end
+        at = self._services.now_ms() + int(delay * 1000)
+        fields = {**(end.failure.fields or {}), "retry": {"attempt": self._budget.attempts, "at": at}}
+        return msgspec.structs.replace(end, failure=msgspec.structs.replace(end.failure, fields=fields))
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
