@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 
 from ..protocol.llm.request import Generation
 from ..protocol.values.errors import SteerwayError
@@ -21,9 +21,10 @@ from ..protocol.values.permission import Effect
 Count = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0)]
-WireProtocol = Literal["openai-chat", "demo"]
+WireProtocol = Literal["openai-chat", "openai-responses", "anthropic-messages", "demo"]
 
 DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"
+ANTHROPIC_BASE_URL: Final = "https://api.anthropic.com/v1"
 
 
 class ConfigurationError(SteerwayError):
@@ -98,13 +99,21 @@ class Model(Overlay, frozen=True, kw_only=True):
 
 
 class Provider(Overlay, frozen=True, kw_only=True):
-    """One provider. Without listed models it takes any model id (ruling C7)."""
+    """One provider. Without listed models it takes any model id (ruling C7).
+
+    `base_url` is the vendor's own when none is given: no key leaves for another vendor than that of the protocol.
+    """
 
     protocol: WireProtocol
-    base_url: str = DEFAULT_BASE_URL
+    base_url: str = ""
     api_key_env: str | None = None
     timeouts: Timeouts = Timeouts()
     models: dict[str, Model] = field(default_factory=dict[str, Model])
+
+    def __post_init__(self) -> None:
+        if not self.base_url:
+            own = ANTHROPIC_BASE_URL if self.protocol == "anthropic-messages" else DEFAULT_BASE_URL
+            structs.force_setattr(self, "base_url", own)
 
     def __repr__(self) -> str:
         return f"<Provider {self.protocol} {self.base_url} models={sorted(self.models)}>"

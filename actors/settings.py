@@ -33,6 +33,8 @@ DEFAULT_SOURCE: Final = "default"
 _GUARDED_SECTIONS: Final = ("providers", "store", "gateway", "permissions")
 _ENVIRONMENT_SECTIONS: Final = ("store", "gateway", "models", "permissions", "tool_output")
 _PATHS: Final[tuple[Key, ...]] = (("store", "path"),)
+_VENDORS: Final = (("openai", "openai-chat"), ("anthropic", "anthropic-messages"))
+"""Providers that are there by their vendor's variables, and their protocols."""
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
@@ -265,14 +267,24 @@ def _is_rules(key: Key) -> bool:
 
 
 def _environment_providers(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The provider that the vendor's own variables stand for, when none is configured."""
-    key, base_url = environ.get("OPENAI_API_KEY"), environ.get("OPENAI_BASE_URL")
-    if not key and not base_url:
-        return {}
-    table: dict[str, Any] = {"protocol": "openai-chat"}
-    if key:
-        table["api_key_env"] = "OPENAI_API_KEY"
-    if base_url:
-        table["base_url"] = base_url
-    check({"providers": {"openai": table}}, "environment OPENAI_BASE_URL")
-    return {"providers": {"openai": table}}
+    """The providers that the vendors' own variables stand for, when none is configured."""
+    providers: dict[str, Any] = {}
+    for name, protocol in _VENDORS:
+        variable = f"{name.upper()}_API_KEY"
+        key, base_url = environ.get(variable), environ.get(f"{name.upper()}_BASE_URL")
+        if not key and not base_url:
+            continue
+        table: dict[str, Any] = {"protocol": protocol}
+        if key:
+            table["api_key_env"] = variable
+        if base_url:
+            table["base_url"] = _versioned(base_url) if protocol == "anthropic-messages" else base_url
+        check({"providers": {name: table}}, f"environment {name.upper()}_BASE_URL")
+        providers[name] = table
+    return {"providers": providers} if providers else {}
+
+
+def _versioned(base_url: str) -> str:
+    """Anthropic's variable names the host alone by the vendor's custom; here a base URL holds the version too."""
+    plain = base_url.rstrip("/")
+    return plain if plain.endswith("/v1") else f"{plain}/v1"

@@ -223,6 +223,26 @@ def test_vendor_variables_are_a_provider_when_none_is_configured(world: World):
     assert list(world.load().configuration.providers) == ["local"]
 
 
+def test_the_variables_of_anthropic_are_a_provider_beside_that_of_openai(world: World):
+    world.environ |= {"ANTHROPIC_API_KEY": "sk-ant-very-secret-value", "OPENAI_API_KEY": "sk-very-secret-value"}
+    providers = world.load().configuration.providers
+    assert {name: (provider.protocol, provider.base_url) for name, provider in providers.items()} == {
+        "openai": ("openai-chat", DEFAULT_BASE_URL),
+        "anthropic": ("anthropic-messages", "https://api.anthropic.com/v1"),
+    }
+    assert providers["anthropic"].api_key_env == "ANTHROPIC_API_KEY"
+    for given in ("http://127.0.0.1:9/proxy", "http://127.0.0.1:9/proxy/", "http://127.0.0.1:9/proxy/v1"):
+        world.environ["ANTHROPIC_BASE_URL"] = given
+        assert world.load().configuration.providers["anthropic"].base_url == "http://127.0.0.1:9/proxy/v1"
+
+
+def test_a_provider_without_a_url_is_that_of_its_protocol_s_vendor(world: World):
+    world.user_file('[providers.a]\nprotocol = "anthropic-messages"\n[providers.b]\nprotocol = "openai-responses"\n')
+    providers = world.load().configuration.providers
+    assert providers["a"].base_url == "https://api.anthropic.com/v1"
+    assert providers["b"].base_url == DEFAULT_BASE_URL
+
+
 def test_a_wrong_vendor_url_is_refused_without_repeating_credentials(world: World):
     world.environ["OPENAI_BASE_URL"] = "https://me:hunter2@host/v1"
     assert "hunter2" not in world.refusal().message

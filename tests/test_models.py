@@ -579,3 +579,45 @@ async def test_a_secret_at_the_edge_of_a_cut_body_leaves_no_half():
         models_at(provider.base_url, environ={"K": KEY}, api_key_env="K") as models,
     ):
         assert KEY[:6] not in str(await collect(models))
+
+
+# --- the other protocols ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", ["openai-responses", "anthropic-messages"])
+async def test_every_protocol_asks_in_its_own_words_and_carries_its_key(protocol: Any) -> None:
+    async with open_provider(answer(text("Hello!")), api_key=KEY) as scripted:
+        models = Models(
+            Configuration(
+                providers={
+                    "scripted": Provider(
+                        protocol=protocol,
+                        base_url=scripted.base_url,
+                        api_key_env="KEY",
+                        models={"small": Model(output=777)},
+                    )
+                }
+            ),
+            {"KEY": KEY},
+        )
+        async with models:
+            events = await collect(models)
+        assert said(events) == "Hello!"
+        assert isinstance(events[-1], Finished)
+        request = scripted.requests[0]
+        assert request.path == {"openai-responses": "/v1/responses", "anthropic-messages": "/v1/messages"}[protocol]
+        # Only a protocol that cannot do without an output limit is told the model's.
+        assert request.json.get("max_tokens") == (777 if protocol == "anthropic-messages" else None)
+        if protocol == "anthropic-messages":
+            assert request.headers["anthropic-version"] == "2023-06-01"
+
+
+@pytest.mark.parametrize("protocol", ["openai-responses", "anthropic-messages"])
+async def test_a_wrong_key_is_an_authentication_failure_in_every_protocol(protocol: Any) -> None:
+    async with open_provider(api_key="another") as scripted:
+        provider = Provider(protocol=protocol, base_url=scripted.base_url, api_key_env="KEY")
+        async with Models(Configuration(providers={"scripted": provider}), {"KEY": KEY}) as models:
+            (failed,) = await collect(models)
+    assert isinstance(failed, ProviderFailed)
+    assert (failed.failure.type, failed.retryable) == ("provider.auth", False)
+    assert KEY not in repr(failed)

@@ -13,8 +13,10 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Final
 
 from ...protocol.llm.adapter import Adapter
+from ...protocol.llm.anthropic_messages import AnthropicMessagesAdapter
 from ...protocol.llm.events import LLMEvent
 from ...protocol.llm.openai_chat import OpenAIChatAdapter
+from ...protocol.llm.openai_responses import OpenAIResponsesAdapter
 from ...protocol.llm.request import LLMRequest
 from ...protocol.values.model import ModelRef
 from ..configuration import Configuration
@@ -26,7 +28,7 @@ from .transport import Transport
 Batches = AsyncIterator[list[LLMEvent]]
 """Canonical events in order, in non-empty batches as they arrive."""
 
-_ADAPTERS: Final[tuple[Adapter, ...]] = (OpenAIChatAdapter(),)
+_ADAPTERS: Final[tuple[Adapter, ...]] = (OpenAIChatAdapter(), OpenAIResponsesAdapter(), AnthropicMessagesAdapter())
 
 
 class Models:

@@ -4,10 +4,13 @@ Rules:
 - The turn speaks of the catalog's model; the provider hears its own id for it.
 - What the model's configuration says lies under what the turn says, in each domain by itself: Generation Controls, options
   of the provider's semantics, compatibility body fields. Wire names are the adapter's matter alone.
-- A model's output limit bounds the context arithmetic; it is sent only where `generation.max_tokens` says so.
+- A model's output limit bounds the context arithmetic; it is sent where `generation.max_tokens` says so, and by protocols
+  that cannot do without one.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from msgspec import structs
 
@@ -15,12 +18,19 @@ from ...protocol.llm.request import LLMRequest
 from .catalog import ModelInfo, merged, merged_generation
 
 
+_NEEDS_LIMIT: Final = ("anthropic-messages",)
+"""Protocols whose requests have to name an output limit."""
+
+
 def prepare(info: ModelInfo, request: LLMRequest) -> LLMRequest:
     """The request with the model's own id, and the model's configuration under the request's values."""
+    generation = merged_generation(info.generation, request.generation)
+    if generation.max_tokens is None and info.protocol in _NEEDS_LIMIT:
+        generation = structs.replace(generation, max_tokens=info.output)
     return structs.replace(
         request,
         model=info.api_model,
-        generation=merged_generation(info.generation, request.generation),
+        generation=generation,
         options=merged(info.options, request.options),
         body=merged(info.body, request.body),
     )

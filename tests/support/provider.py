@@ -18,7 +18,7 @@ import h11
 import msgspec
 import trio
 
-from support import openai_chat
+from support import anthropic_messages, openai_chat, openai_responses
 from support.answers import Answer, Part, Raw, Step, answer, status, text
 from support.provider_connection import Connection, Playing
 
@@ -39,7 +39,11 @@ class Wire(Protocol):
     def error_body(self, status: int, message: str) -> bytes: ...
 
 
-_WIRES: Mapping[str, Wire] = {openai_chat.PATH: openai_chat}
+_WIRES: Mapping[str, Wire] = {
+    openai_chat.PATH: openai_chat,
+    anthropic_messages.PATH: anthropic_messages,
+    openai_responses.PATH: openai_responses,
+}
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -120,7 +124,7 @@ class Provider:
         method, path = head.method.decode(), head.target.decode().partition("?")[0]
         headers = {name.decode(): value.decode("latin-1") for name, value in head.headers}
         wire = _WIRES.get(path)
-        if self._api_key is not None and headers.get("authorization") != f"Bearer {self._api_key}":
+        if self._api_key is not None and self._api_key != _key(headers):
             return _plain(status(401), wire or openai_chat, "the key is wrong or missing")
         if method == "GET" and path == "/v1/models":
             entries = [{"id": model, "object": "model", "created": 1, "owned_by": "script"} for model in self._models]
@@ -162,6 +166,11 @@ class Provider:
     def _next(self, request: Request) -> Answer:
         chosen = self._script.popleft() if self._script else self.respond
         return chosen if isinstance(chosen, Answer) else chosen(request)
+
+
+def _key(headers: Mapping[str, str]) -> str | None:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key if scheme == "Bearer" else headers.get("x-api-key")
 
 
 def _plain(chosen: Answer, wire: Wire, message: str) -> Playing:
@@ -212,7 +221,7 @@ async def open_provider(
         nursery.start_soon(trio.serve_listeners, provider.serve, [listener])
         try:
             yield provider
-        except BaseException as error:  # noqa: BLE001  (raised again below, outside the nursery, which would wrap it)
+        except BaseException as error:  # (raised again below, outside the nursery, which would wrap it)
             raised = error
         nursery.cancel_scope.cancel()
     if raised is not None:

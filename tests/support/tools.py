@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
@@ -13,8 +13,9 @@ from steerway.actors.blocking import Blocking, Inline
 from steerway.actors.tools.bounding import OnLost, OutputBounds
 from steerway.actors.tools.capture import OutputLimits
 from steerway.actors.tools.registry import ToolRegistry
-from steerway.actors.tools.tool import Tool, ToolContext, ToolFailure, ToolOutput
+from steerway.actors.tools.tool import UNATTENDED, CallOwner, DeclinedError, Tool, ToolContext, ToolFailure, ToolOutput
 from steerway.protocol.values import CallId, Location, MessageId, SessionId, TextContent
+from steerway.protocol.values.question import Question
 from steerway.storage.outputs import OutputFiles
 
 
@@ -134,7 +135,54 @@ def structured_tool(name: str, structured: Any, text: str | None = None) -> Scri
     return ScriptedTool(name, lambda _: ToolOutput(content, structured))
 
 
-def make_context(directory: str | Path = "/", *, blocking: Blocking | None = None, call: str = "call_1") -> ToolContext:
+class Asked(NamedTuple):
+    """One permission that a call asked its session for."""
+
+    action: str
+    resources: tuple[str, ...]
+    save: tuple[str, ...]
+    metadata: dict[str, Any] | None
+
+
+class ScriptedOwner:
+    """A session that records what its calls ask for. It allows everything, unless `refusal` is set: that is raised.
+
+    `meanwhile` is called while somebody would be asked. `answers` are what questions get; None dismisses them.
+    """
+
+    def __init__(self, refusal: Exception | None = None, answers: tuple[tuple[str, ...], ...] | None = None) -> None:
+        self.refusal = refusal
+        self.answers = answers
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.asked: list[Asked] = []
+        self.questions: list[tuple[Question, ...]] = []
+        self.shown: list[str] = []
+        self.progressed = trio.Event()
+
+    async def authorize(
+        self, action: str, resources: Sequence[str], *, save: Sequence[str] = (), metadata: dict[str, Any] | None = None
+    ) -> None:
+        self.asked.append(Asked(action, tuple(resources), tuple(save), metadata))
+        await trio.lowlevel.checkpoint()
+        self.meanwhile()
+        if self.refusal is not None:
+            raise self.refusal
+
+    async def ask(self, questions: tuple[Question, ...]) -> tuple[tuple[str, ...], ...]:
+        self.questions.append(questions)
+        await trio.lowlevel.checkpoint()
+        if self.answers is None:
+            raise DeclinedError.of_question()
+        return self.answers
+
+    def progress(self, text: str) -> None:
+        self.shown.append(text)
+        self.progressed.set()
+
+
+def make_context(
+    directory: str | Path = "/", *, blocking: Blocking | None = None, call: str = "call_1", session: CallOwner = UNATTENDED
+) -> ToolContext:
     """An invocation as a turn would make it. Blocking work runs in line, unless a test needs threads."""
     return ToolContext(
         session_id=SessionId("ses_test"),
@@ -143,6 +191,7 @@ def make_context(directory: str | Path = "/", *, blocking: Blocking | None = Non
         call_id=CallId(call),
         location=Location(directory=str(directory)),
         blocking=blocking or Inline(),
+        session=session,
     )
 
 

@@ -34,9 +34,7 @@ print(len(names))
 
 def run(*command: str | Path, cwd: Path) -> str:
     """Run `command` in `cwd` without this shell's Python settings; its output, or an exit with what failed."""
-    clean = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "STEERWAY_"))
-    }
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "STEERWAY_"))}
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
@@ -73,9 +71,7 @@ def examine(archive: Path, wheel: Path) -> None:
         sys.exit(f"wheel smoke test: the wheel would install {sorted(unexpected)} beside steerway")
     found = {name.removeprefix("steerway/") for name in names if name.startswith("steerway/")}
     if found != wanted:
-        sys.exit(
-            f"wheel smoke test: missing in the wheel {sorted(wanted - found)}, unexpected {sorted(found - wanted)}"
-        )
+        sys.exit(f"wheel smoke test: missing in the wheel {sorted(wanted - found)}, unexpected {sorted(found - wanted)}")
     with tarfile.open(archive) as opened:
         inside = {name.split("/", 1)[1] for name in opened.getnames() if "/" in name}
     if absent := {"Makefile", "constraints.txt", "tests/test_packaging.py"} - inside:
