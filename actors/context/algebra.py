@@ -144,9 +144,11 @@ class SystemContext:
             if stored is None:
                 changed.append((observed, None))
                 continue
+            if canonical(stored.value) == observed.canonical:
+                continue
             try:
                 previous = observed.source.codec.decode(stored.value)
-                equal = canonical(observed.source.codec.stored(previous)) == canonical(observed.stored)
+                equal = canonical(observed.source.codec.stored(previous)) == observed.canonical
             except Exception:  # whatever the codec of today makes of a value of yesterday
                 return seen.replacement(snapshot)
             if not equal:
@@ -197,6 +199,7 @@ class _Observed:
     source: ContextSource[Any]
     value: Any
     stored: Any
+    canonical: bytes
 
     @property
     def key(self) -> str:
@@ -220,9 +223,10 @@ async def _observed(source: ContextSource[Any]) -> _Observed | Unavailable:
     if isinstance(value, Unavailable):
         return value
     stored = source.codec.stored(value)
-    if canonical(source.codec.stored(source.codec.decode(stored))) != canonical(stored):
+    comparable = canonical(stored)
+    if canonical(source.codec.stored(source.codec.decode(stored))) != comparable:
         raise ValueError("the codec reads back another value than it wrote")
-    return _Observed(source, value, stored)
+    return _Observed(source, value, stored, comparable)
 
 
 @dataclass(frozen=True, slots=True)

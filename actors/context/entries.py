@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import msgspec
 
-from ...protocol.llm.unicode import well_formed_value
 from ...protocol.values.errors import InvalidRequestError
 from .algebra import SystemContext
 from .source import Codec, ContextSource, is_segment
@@ -39,11 +38,10 @@ def checked_entry(key: str, value: Any, existing: Collection[str] = ()) -> Any:
             f"A context entry's key has 1 to {MAX_KEY} of a-z, 0-9, '.', '_' and '-', and begins with a letter or digit.",
             field="key",
         )
-    value = well_formed_value(value)
     try:
-        _CODEC.stored(value)
-        size = len(msgspec.json.encode(value))
-    except (TypeError, ValueError) as error:
+        stored = _CODEC.stored(value)
+        size = len(msgspec.json.encode(stored))
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequestError(f"The value of a context entry has to be JSON: {error}", field="value") from error
     if size > MAX_ENTRY_BYTES:
         raise InvalidRequestError(
@@ -51,7 +49,7 @@ def checked_entry(key: str, value: Any, existing: Collection[str] = ()) -> Any:
         )
     if key not in existing and len(existing) >= MAX_ENTRIES:
         raise InvalidRequestError(f"A session has at most {MAX_ENTRIES} context entries; remove one first.", field="key")
-    return value
+    return stored
 
 
 def entries_context(entries: Mapping[str, Any]) -> SystemContext:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from ...protocol.codec import check_plain
+from ...protocol.codec import MAX_DEPTH, MalformedFrameError, check_plain
 from ...protocol.llm.unicode import well_formed, well_formed_value
 from .observing import Unavailable
 
@@ -26,8 +26,9 @@ T = TypeVar("T")
 _SEGMENT: Final = r"[a-z0-9][a-z0-9._-]*"
 _KEY: Final = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})+")
 _SEGMENT_ONLY: Final = re.compile(_SEGMENT)
-_ENVELOPES: Final = 16
-"""Nesting that event, page and message around a stored value may take of what the wire allows."""
+
+MAX_NESTING: Final = MAX_DEPTH - 16
+"""Of a stored value: what the wire allows, less the event, page and message around it."""
 
 
 class ContextKeyError(ValueError):
@@ -58,15 +59,27 @@ class Codec(Generic[T]):
 
     def stored(self, value: T) -> Any:
         """The plain JSON value to store. Raises ValueError for a value that both wire codecs would not carry alike."""
-        plain = well_formed_value(msgspec.to_builtins(self.encode(value), order="deterministic"))
-        nested = plain
-        for _ in range(_ENVELOPES):
-            nested = [nested]
+        plain = _listed(well_formed_value(msgspec.to_builtins(self.encode(value), order="deterministic")), 0)
         try:
-            check_plain(nested)
-        except Exception as error:
+            check_plain(plain)
+        except MalformedFrameError as error:
             raise ValueError(f"the value cannot be stored: {error}") from error
         return plain
+
+
+def _listed(value: Any, depth: int) -> Any:
+    """The value with lists for its tuples, as it comes back from the store. Raises ValueError when it is nested too deeply."""
+    if depth > MAX_NESTING:
+        raise ValueError(f"the value cannot be stored: it is nested deeper than {MAX_NESTING} levels")
+    match value:
+        case str():
+            return value
+        case list() | tuple():
+            return [_listed(item, depth + 1) for item in cast("list[Any]", value)]
+        case dict():
+            return {key: _listed(item, depth + 1) for key, item in cast("dict[Any, Any]", value).items()}
+        case _:
+            return value
 
 
 def codec_of(kind: type[T]) -> Codec[T]:
