@@ -26,8 +26,9 @@ import structlog
 import trio
 
 from ..protocol.codec import MSGPACK
-from ..protocol.values.event import Event, ServerDiagnostic
-from ..protocol.values.ids import Generation, IdSource
+from ..protocol.values.errors import SessionNotFoundError
+from ..protocol.values.event import Event, ServerDiagnostic, SessionRemoved
+from ..protocol.values.ids import Generation, IdSource, SessionId
 from ..protocol.values.permission import Rule
 from ..storage.database import Database, Owner
 from ..storage.outputs import OutputFiles
@@ -40,9 +41,12 @@ from .client.transport import Transport
 from .configuration import Configuration
 from .feed import Feed
 from .gateway.connection import TransportClosed, serve_connection
+from .gateway.instance_handlers import InstanceHandlers
 from .gateway.limits import Limits
 from .gateway.listener import Listening, serve
-from .gateway.router import Router, server_limits
+from .gateway.request_handlers import RequestHandlers
+from .gateway.router import Router
+from .gateway.session_handlers import SessionHandlers
 from .models.models import Models
 from .session import recovery
 from .session.registry import SessionRegistry
@@ -218,9 +222,12 @@ class House:
         for session_id in await storage.read(lambda reader: reader.unfinished_sessions()):
             if await recovery.settle(services, session_id):
                 _log.info("settled what an ended process left", session_id=session_id)
-        sessions = SessionRegistry(services)
-        limits = server_limits(self._limits.requests, self._limits.subscriptions)
-        router = Router(services, sessions, self._feed, default_directory=self._directory, version=_version(), limits=limits)
+        sessions = SessionRegistry(services, removed=self._session_removed)
+        router = Router(
+            SessionHandlers(services, sessions, default_directory=self._directory).handlers(),
+            RequestHandlers(services, sessions).handlers(),
+            InstanceHandlers(services, self._feed, version=_version(), limits=self._limits).handlers(),
+        )
         self._router = router
         for tool in built_in_tools(
             now=lambda: datetime.fromtimestamp(self._now_ms() / 1_000).astimezone(),
@@ -267,7 +274,17 @@ class House:
             now_ms=self._now_ms,
             blocking=self._blocking,
             max_pending=MAX_PENDING,
+            policy=self._configuration.permissions.policy,
+            random=self._random,
         )
+
+    def _random(self) -> float:
+        return int.from_bytes(self._random_bytes(4), "big") / (1 << 32)
+
+    def _session_removed(self, session_id: SessionId, error: SessionNotFoundError) -> None:
+        self._feed.end_session(session_id, error)
+        removed = SessionRemoved()
+        self._feed.publish_live(Event(type=removed.type, created=self._now_ms(), data=removed, session_id=session_id))
 
     async def _sweep_outputs(self) -> None:
         while True:

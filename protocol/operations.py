@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from .contract import ContractIR, Guard, Operation, Retry
+from .values.agent import AgentInfo
 from .values.errors import (
     AgentNotFoundError,
     ConflictError,
@@ -26,7 +27,6 @@ from .values.errors import (
     SessionNotFoundError,
     StorageUnavailableError,
 )
-from .values.agent import AgentInfo
 from .values.event import PermissionReplied, QuestionRejected, QuestionReplied
 from .values.ids import Generation, MessageId, PageCursor, RequestId, SessionId
 from .values.location import Location
@@ -34,8 +34,8 @@ from .values.message import Message
 from .values.model import ModelRef
 from .values.page import Order, Page
 from .values.permission import PermissionReply, PermissionRequest, SavedPermission
-from .values.question import QuestionRequest
 from .values.prompt import Admission, Delivery, PromptFileInput
+from .values.question import QuestionRequest
 from .values.server import Health, ServerInfo
 from .values.session import (
     Attachment,

@@ -84,9 +84,7 @@ class InstanceHandlers:
     def _agents(self, params: op.NoParams, peer: Peer) -> Answer[Any]:
         return settled(
             tuple(
-                AgentInfo(
-                    name=agent.name, rules=agent.rules, system=agent.system or None, model=agent.model, steps=agent.steps
-                )
+                AgentInfo(name=agent.name, rules=agent.rules, system=agent.system or None, model=agent.model, steps=agent.steps)
                 for agent in self._services.agents.list()
             )
         )

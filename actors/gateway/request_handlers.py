@@ -41,9 +41,7 @@ class RequestHandlers:
     def _list_permissions(self, params: op.ListRequests, peer: Peer) -> Answer[Any]:
         return in_task(
             peer,
-            partial(
-                self._services.storage.read, lambda reader: tuple(reader.permission_requests(_checked(params)))
-            ),
+            partial(self._services.storage.read, lambda reader: tuple(reader.permission_requests(_checked(params)))),
         )
 
     def _list_questions(self, params: op.ListRequests, peer: Peer) -> Answer[Any]:
@@ -55,9 +53,7 @@ class RequestHandlers:
     def _reply_permission(self, params: op.PermissionAnswer, peer: Peer) -> Answer[Any]:
         if params.message is not None and params.reply != "reject":
             raise InvalidRequestError("A message goes only with the reply `reject`.", field="message")
-        unknown = PermissionNotFoundError(
-            f"There is no permission request {params.request_id}.", request_id=params.request_id
-        )
+        unknown = PermissionNotFoundError(f"There is no permission request {params.request_id}.", request_id=params.request_id)
         letter = partial(ReplyPermission, params.request_id, params.reply, params.message)
         return self._to_session(params.request_id, letter, unknown, peer)
 
@@ -67,9 +63,7 @@ class RequestHandlers:
     def _reject_question(self, params: op.QuestionParams, peer: Peer) -> Answer[Any]:
         return self._to_question(params.request_id, None, peer)
 
-    def _to_question(
-        self, request_id: RequestId, answers: tuple[tuple[str, ...], ...] | None, peer: Peer
-    ) -> Answer[Any]:
+    def _to_question(self, request_id: RequestId, answers: tuple[tuple[str, ...], ...] | None, peer: Peer) -> Answer[Any]:
         unknown = QuestionNotFoundError(f"There is no question {request_id}.", request_id=request_id)
         return self._to_session(request_id, partial(ReplyQuestion, request_id, answers), unknown, peer)
 
