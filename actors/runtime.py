@@ -110,6 +110,7 @@ class House:
         directory: str,
         environ: Mapping[str, str],
         blocking: Blocking,
+        keeping: Blocking,
         now_ms: Callable[[], int],
         random_bytes: Callable[[int], bytes],
         take_over: bool,
@@ -133,7 +134,7 @@ class House:
         self._outputs = OutputFiles(self._path.absolute().parent / OUTPUTS_FOLDER, now_ms=now_ms, random_bytes=random_bytes)
         bounds = configuration.tool_output
         output_limits = OutputLimits(max_lines=bounds.max_lines, max_bytes=bounds.max_bytes)
-        self.tools = ToolRegistry(OutputBounds(self._outputs, blocking, limits=output_limits, on_lost=self._output_lost))
+        self.tools = ToolRegistry(OutputBounds(self._outputs, keeping, limits=output_limits, on_lost=self._output_lost))
         self._output_limits = output_limits
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -332,6 +333,7 @@ async def open_runtime(
         directory=str(Path.cwd() / (directory or "")),
         environ=os.environ if environ is None else environ,
         blocking=blocking or Threads(),
+        keeping=blocking or Threads(limit=4),  # apart, so that hung tools never hold up the keeping of outputs
         now_ms=now_ms,
         random_bytes=random_bytes,
         take_over=take_over,
