@@ -1,10 +1,16 @@
-"""Attempt rows: one for every `turn.started`, ended by the next attempt or by the turn's one terminal event (ruling B1)."""
+"""Attempt rows: one for every `turn.started` (ruling B1).
+
+An attempt has one end: the retry that was scheduled, the next attempt, or the turn's one terminal event. The outcome of a turn
+stands at its last attempt, also when that one had ended before the turn did.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
-from ..protocol.values import MessageId, Outcome, SessionId
+from ..protocol.values import MessageId, Outcome, SessionId, WithdrawnOutcome
+from ..protocol.values.session import PromptOutcome
+from . import inbox
 from .statements import Cursor
 
 _encoder = msgspec.msgpack.Encoder()
@@ -37,14 +43,12 @@ def end(cursor: Cursor, message: int, seq: int, outcome: Outcome | None) -> bool
     return cursor.connection.changes() == 1
 
 
-def open_turns(cursor: Cursor, session_id: SessionId) -> list[MessageId]:
-    """Assistant messages of the session whose turn has no terminal event, in order."""
-    rows = cursor.execute(
-        "SELECT m.id FROM attempt a JOIN message m ON m.key = a.message"
-        " WHERE a.session = (SELECT key FROM session WHERE id = ?) AND a.ended_seq IS NULL ORDER BY a.started_seq",
-        (session_id,),
-    ).fetchall()
-    return [row[0] for row in rows]
+def conclude(cursor: Cursor, message: int, number: int, outcome: Outcome | None) -> None:
+    """Note the outcome of a turn at its last attempt, which has ended already."""
+    cursor.execute(
+        "UPDATE attempt SET outcome = ? WHERE message = ? AND number = ?",
+        (None if outcome is None else _encoder.encode(outcome), message, number),
+    )
 
 
 def last_turn(cursor: Cursor, session_id: SessionId) -> TurnRecord | None:
@@ -68,3 +72,15 @@ def outcome_after(cursor: Cursor, session_id: SessionId, seq: int) -> Outcome | 
         (session_id, seq),
     ).fetchall()
     return _outcome.decode(rows[0][0]) if rows else None
+
+
+def prompt_outcome(cursor: Cursor, session_id: SessionId, message_id: MessageId) -> PromptOutcome | None:
+    """What became of a prompt (ruling C3); None while it waits or is being answered, and for one the session never had."""
+    admission = inbox.find(cursor, message_id)
+    if admission is None or admission.session_id != session_id:
+        return None
+    if admission.withdrawn_seq is not None:
+        return WithdrawnOutcome()
+    if admission.promoted_seq is None:
+        return None
+    return outcome_after(cursor, session_id, admission.promoted_seq)

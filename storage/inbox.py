@@ -59,6 +59,15 @@ def promote(cursor: Cursor, session: int, message_id: MessageId, seq: int) -> bo
     return cursor.connection.changes() == 1
 
 
+def redeliver(cursor: Cursor, session: int, message_id: MessageId, delivery: Delivery) -> bool:
+    """Change the delivery of a pending row; False when nothing was pending under that id."""
+    cursor.execute(
+        "UPDATE inbox SET delivery = ? WHERE id = ? AND session = ? AND promoted_seq IS NULL AND withdrawn_seq IS NULL",
+        (delivery, message_id, session),
+    )
+    return cursor.connection.changes() == 1
+
+
 def withdraw(cursor: Cursor, session: int, message_id: MessageId, seq: int) -> bool:
     """Mark a pending row as withdrawn at `seq`; False when nothing was pending under that id."""
     cursor.execute(

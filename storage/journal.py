@@ -10,27 +10,38 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from ..protocol.values import (
     Admission,
+    AssistantMessage,
+    CallId,
     Event,
     EventData,
     EventId,
     MessageId,
     Outcome,
+    PartId,
     SessionCreated,
     SessionId,
     decode_event,
     encode_event,
 )
-from . import attempts, inbox, messages, sessions
+from ..protocol.values.errors import PermissionNotFoundError
+from ..protocol.values.ids import RequestId
+from ..protocol.values.permission import PermissionRequest, SavedPermission
+from ..protocol.values.question import QuestionRequest
+from ..protocol.values.session import PromptOutcome
+from . import approvals, attempts, fragments, inbox, messages, removal, requests, sessions
 from .keys import Keys, SessionKey
-from .messages import Unfinished
+from .leftovers import Unfinished, unfinished
 from .projectors import PROJECTORS, IllegalEventError, Place, create_session
+from .requests import RequestState
 from .sessions import SessionRecord
 from .statements import Cursor
+
+T = TypeVar("T")
 
 INSERT_EVENT = "INSERT INTO event (session, seq, type, created, body) VALUES (?, ?, ?, ?, ?)"
 
@@ -56,7 +67,7 @@ class StoredEvent(NamedTuple):
 class Transaction:
     """What one member of a group commit reads and writes. Made by the `Writer`, ended by it."""
 
-    __slots__ = ("_cursor", "_keys", "_unclaimed", "dirty", "ended", "events", "failure", "savepoint")
+    __slots__ = ("_cursor", "_keys", "_unclaimed", "dirty", "ended", "events", "failure", "others", "savepoint")
 
     def __init__(self, cursor: Cursor, keys: Keys, *, savepoint: bool) -> None:
         self._cursor = cursor
@@ -68,6 +79,8 @@ class Transaction:
         """Whether it has begun to write."""
         self.ended = False
         self.events: list[StoredEvent] = []
+        self.others: list[tuple[int, Callable[[Cursor, Keys], object]]] = []
+        """What it wrote that is no event, each behind so many events; repeatable, like the events themselves."""
         self.failure: Exception | None = None
         """The error of an append, which fails the member whatever its work makes of it."""
 
@@ -120,6 +133,65 @@ class Transaction:
         self.events += stored
         return stored
 
+    def checkpoint(self, session_id: SessionId, assistant_message_id: MessageId, texts: Mapping[PartId | CallId, str]) -> None:
+        """Save the text so far of open fragments and of calls whose input is being written, over what was saved before.
+
+        Not in the log: gone once the fragment or the turn has its end. Raises `IllegalEventError` when the session has no
+        such assistant message.
+        """
+
+        def work(cursor: Cursor, keys: Keys) -> None:
+            session = keys.session(session_id)
+            message = None if session is None else keys.assistant(session.key, assistant_message_id)
+            if message is None:
+                raise IllegalEventError(f"Session {session_id!r} has no assistant message {assistant_message_id!r}.")
+            fragments.checkpoint(cursor, message, texts)
+
+        self._write(work)
+
+    def save_permission(self, *, id: str, directory: str, action: str, resource: str, created: int) -> None:
+        """Keep an approval for all sessions of a directory; one that says the same already stays as it is."""
+        approval = SavedPermission(id=id, directory=directory, action=action, resource=resource, created=created)
+        self._write(lambda cursor, _: approvals.save(cursor, approval))
+
+    def forget_permission(self, id: str) -> bool:
+        """Drop a kept approval; False when there is none by that id."""
+        return self._write(lambda cursor, _: approvals.forget(cursor, id))
+
+    def remove(self, session_id: SessionId) -> tuple[SessionId, ...]:
+        """Delete a session, its log and its descendants; returns the removed ids, children first (ruling B4).
+
+        None of the ids can be used again. Raises `SessionNotFoundError`.
+        """
+
+        def work(cursor: Cursor, keys: Keys) -> tuple[SessionId, ...]:
+            removed = removal.remove(cursor, session_id)
+            keys.forget()
+            return removed
+
+        return self._write(work)
+
+    def _write(self, work: Callable[[Cursor, Keys], T]) -> T:
+        """Write something that is no event."""
+        self._check()
+        self._begin_writing()
+        try:
+            result = work(self._cursor, self._keys)
+        except Exception as error:
+            self.failure = error
+            raise
+        self.others.append((len(self.events), work))
+        return result
+
+    def repeat(self, other: Transaction) -> None:
+        """Write again, as it was, what a transaction wrote that has been rolled back since."""
+        done = 0
+        for position, work in other.others:
+            self.restore(other.events[done:position])
+            self._write(work)
+            done = position
+        self.restore(other.events[done:])
+
     def restore(self, events: Iterable[StoredEvent]) -> None:
         """Append events exactly as they were stored before, and project them again.
 
@@ -146,14 +218,17 @@ class Transaction:
         session = self._keys.session(session_id)
         if session is None and not isinstance(first, SessionCreated):
             raise sessions.not_found(session_id)
-        if not self.dirty:
-            if self.savepoint:
-                self._cursor.execute("SAVEPOINT member")
-            self.dirty = True
+        self._begin_writing()
         if session is None:
             assert isinstance(first, SessionCreated)
             session = create_session(self._cursor, self._keys, session_id, created, first)
         return session
+
+    def _begin_writing(self) -> None:
+        if not self.dirty:
+            if self.savepoint:
+                self._cursor.execute("SAVEPOINT member")
+            self.dirty = True
 
     # --- reading ---
 
@@ -199,7 +274,7 @@ class Transaction:
         return inbox.pending_count(self._cursor, session_id)
 
     def unfinished(self, session_id: SessionId) -> Unfinished:
-        """What recovery has to settle: open turns, fragments and calls."""
+        """What recovery has to settle: open turns, fragments, calls and requests."""
         self._check()
         return unfinished(self._cursor, session_id)
 
@@ -208,12 +283,44 @@ class Transaction:
         self._check()
         return attempts.outcome_after(self._cursor, session_id, seq)
 
+    def prompt_outcome(self, session_id: SessionId, message_id: MessageId) -> PromptOutcome | None:
+        """What became of a prompt (ruling C3); None while it waits or is being answered, and for one it never had."""
+        self._check()
+        return attempts.prompt_outcome(self._cursor, session_id, message_id)
+
+    def running_turn(self, session_id: SessionId) -> AssistantMessage | None:
+        """The message of the open turn with its parts, or None. An open fragment's part is empty here."""
+        self._check()
+        return messages.running_turn(self._cursor, session_id)
+
+    def request(self, request_id: RequestId) -> RequestState | None:
+        """A permission request or question in whatever session, with its standing reply."""
+        self._check()
+        return requests.find(self._cursor, request_id)
+
+    def permission(self, request_id: RequestId) -> PermissionRequest:
+        """What that request asks, open or not. Raises `PermissionNotFoundError`."""
+        self._check()
+        found = requests.permission(self._cursor, request_id)
+        if found is None:
+            raise PermissionNotFoundError(f"There is no permission request {request_id!r}.", request_id=request_id)
+        return found
+
+    def open_permissions(self, session_id: SessionId) -> list[PermissionRequest]:
+        """Permission requests of this very session that wait, the oldest first."""
+        self._check()
+        return requests.permissions(self._cursor, session_id)
+
+    def open_questions(self, session_id: SessionId) -> list[QuestionRequest]:
+        """Questions of this very session that wait, the oldest first."""
+        self._check()
+        return requests.questions(self._cursor, session_id)
+
+    def saved_permissions(self, directory: str | None) -> list[SavedPermission]:
+        """Kept approvals of a directory, or all."""
+        self._check()
+        return approvals.saved(self._cursor, directory)
+
     def _check(self) -> None:
         if self.ended:
             raise RuntimeError("this transaction has ended; it is valid only inside its work function")
-
-
-def unfinished(cursor: Cursor, session_id: SessionId) -> Unfinished:
-    """What the session's turns left open."""
-    fragments, calls = messages.open_parts(cursor, session_id)
-    return Unfinished(tuple(attempts.open_turns(cursor, session_id)), tuple(fragments), tuple(calls))

@@ -66,7 +66,7 @@ class Keys:
         _remember(self._assistants, message_id, (key, session))
 
     def forget(self) -> None:
-        """Drop everything, after a rollback."""
+        """Drop everything, after a rollback or a removal."""
         self._sessions.clear()
         self._assistants.clear()
 

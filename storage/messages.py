@@ -19,18 +19,18 @@ from ..protocol.values import (
     Message,
     MessageId,
     ModelSwitchedMessage,
-    PartId,
     SessionId,
     SyntheticMessage,
     ToolPart,
-    ToolRunning,
     UserMessage,
 )
+from ..protocol.values.message import AgentSwitchedMessage
 from .statements import Cursor
 
 KINDS: dict[type[Message], str] = {
     UserMessage: "user",
     SyntheticMessage: "synthetic",
+    AgentSwitchedMessage: "agent-switched",
     ModelSwitchedMessage: "model-switched",
     AssistantMessage: "assistant",
 }
@@ -45,35 +45,6 @@ _tool = msgspec.msgpack.Decoder(ToolPart)
 _content: msgspec.msgpack.Decoder[AssistantContent] = msgspec.msgpack.Decoder(AssistantContent)
 
 
-class OpenFragment(msgspec.Struct, frozen=True):
-    """A text or reasoning part without its end."""
-
-    assistant_message_id: MessageId
-    part_id: PartId
-    kind: str
-
-
-class OpenCall(msgspec.Struct, frozen=True):
-    """A tool call without its settlement. `running` tells whether it was called or is still being written."""
-
-    assistant_message_id: MessageId
-    call_id: CallId
-    tool: str
-    executed: bool
-    running: bool
-
-
-class Unfinished(msgspec.Struct, frozen=True):
-    """What a session's turns left open: turns without a terminal event, fragments without end, calls without settlement."""
-
-    turns: tuple[MessageId, ...]
-    fragments: tuple[OpenFragment, ...]
-    calls: tuple[OpenCall, ...]
-
-    def __bool__(self) -> bool:
-        return bool(self.turns or self.fragments or self.calls)
-
-
 def owner(cursor: Cursor, message_id: MessageId) -> SessionId | None:
     """The session that shows the message with that id, or None when none does."""
     rows = cursor.execute(
@@ -85,8 +56,8 @@ def owner(cursor: Cursor, message_id: MessageId) -> SessionId | None:
 def insert(cursor: Cursor, session: int, seq: int, message: Message) -> int:
     """A new message; returns its key. Raises `apsw.ConstraintError` when its id is shown already."""
     cursor.execute(
-        "INSERT INTO message (id, session, seq, kind, body) VALUES (?, ?, ?, ?, ?)",
-        (message.id, session, seq, KINDS[type(message)], _encoder.encode(message)),
+        "INSERT INTO message (id, session, seq, kind, open, body) VALUES (?, ?, ?, ?, ?, ?)",
+        (message.id, session, seq, KINDS[type(message)], int(type(message) is AssistantMessage), _encoder.encode(message)),
     )
     return cursor.connection.last_insert_rowid()
 
@@ -98,15 +69,48 @@ def assistant(cursor: Cursor, key: int) -> AssistantMessage:
 
 
 def update_assistant(cursor: Cursor, key: int, message: AssistantMessage) -> None:
-    """Replace the assistant message; its content stays where it is."""
-    cursor.execute("UPDATE message SET body = ? WHERE key = ?", (_encoder.encode(message), key))
+    """Replace the assistant message; its content stays where it is. Once it is completed its turn is not open any more."""
+    if message.completed is None:
+        cursor.execute("UPDATE message SET body = ? WHERE key = ?", (_encoder.encode(message), key))
+    else:
+        cursor.execute("UPDATE message SET open = 0, body = ? WHERE key = ?", (_encoder.encode(message), key))
 
 
-def insert_part(cursor: Cursor, message: int, part: AssistantContent, kind: str) -> None:
+def running_turn(cursor: Cursor, session_id: SessionId) -> AssistantMessage | None:
+    """The message of the session's open turn with its parts, or None when no turn is open."""
+    rows = cursor.execute(
+        "SELECT key, kind, body FROM message WHERE session = (SELECT key FROM session WHERE id = ?) AND open = 1"
+        " ORDER BY seq DESC LIMIT 1",
+        (session_id,),
+    ).fetchall()
+    if not rows:
+        return None
+    (message,) = assemble(rows, parts_of(cursor, rows[0][0]))
+    assert isinstance(message, AssistantMessage)
+    return message
+
+
+def find(cursor: Cursor, session_id: SessionId, message_id: MessageId) -> Message | None:
+    """A message of that session with its parts, or None when the session shows none by that id."""
+    rows = cursor.execute(
+        "SELECT key, kind, body FROM message WHERE id = ? AND session = (SELECT key FROM session WHERE id = ?)",
+        (message_id, session_id),
+    ).fetchall()
+    found = assemble(rows, parts_of(cursor, rows[0][0])) if rows else []
+    return found[0] if found else None
+
+
+def parts_of(cursor: Cursor, message: int) -> list[tuple[int, bytes]]:
+    """Content rows `(message key, body)` of one message."""
+    rows = cursor.execute("SELECT message, body FROM message_part WHERE message = ? ORDER BY key", (message,)).fetchall()
+    return [(key, body) for key, body in rows]
+
+
+def insert_part(cursor: Cursor, session: int, message: int, part: AssistantContent, kind: str) -> None:
     """A new open part at the end. Raises `apsw.ConstraintError` when the message has one by that id."""
     cursor.execute(
-        "INSERT INTO message_part (message, id, kind, open, body) VALUES (?, ?, ?, 1, ?)",
-        (message, part.id, kind, _encoder.encode(part)),
+        "INSERT INTO message_part (message, session, id, kind, open, body) VALUES (?, ?, ?, ?, 1, ?)",
+        (message, session, part.id, kind, _encoder.encode(part)),
     )
 
 
@@ -133,24 +137,6 @@ def update_tool(cursor: Cursor, message: int, part: ToolPart, *, settled: bool) 
         "UPDATE message_part SET open = ?, body = ? WHERE message = ? AND id = ?",
         (0 if settled else 1, _encoder.encode(part), message, part.id),
     )
-
-
-def open_parts(cursor: Cursor, session_id: SessionId) -> tuple[list[OpenFragment], list[OpenCall]]:
-    """Open fragments and unsettled calls of a session, each in the order of history."""
-    rows = cursor.execute(
-        "SELECT m.id, p.id, p.kind, p.body FROM message m JOIN message_part p ON p.message = m.key AND p.open = 1"
-        " WHERE m.session = (SELECT key FROM session WHERE id = ?) AND m.kind = 'assistant' ORDER BY m.seq, p.key",
-        (session_id,),
-    ).fetchall()
-    fragments: list[OpenFragment] = []
-    calls: list[OpenCall] = []
-    for message_id, part_id, kind, body in rows:
-        if kind == "tool":
-            part = _tool.decode(body)
-            calls.append(OpenCall(message_id, part_id, part.name, part.executed, isinstance(part.state, ToolRunning)))
-        else:
-            fragments.append(OpenFragment(message_id, part_id, kind))
-    return fragments, calls
 
 
 def assemble(messages: Iterable[tuple[int, str, bytes]], parts: Iterable[tuple[int, bytes]]) -> list[Message]:

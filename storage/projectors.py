@@ -25,6 +25,7 @@ from ..protocol.values import (
     FailedOutcome,
     Failure,
     InterruptedOutcome,
+    Message,
     MessageId,
     ModelSwitched,
     ModelSwitchedMessage,
@@ -59,8 +60,23 @@ from ..protocol.values import (
     UserMessage,
 )
 from ..protocol.values.errors import ConflictError, SteerwayError
-from . import attempts, inbox, messages, sessions
+from ..protocol.values.event import (
+    AgentSwitched,
+    PermissionAsked,
+    PermissionReplied,
+    PromptRedelivered,
+    QuestionAsked,
+    QuestionRejected,
+    QuestionReplied,
+    RetryScheduled,
+    SessionForked,
+    SessionUpdated,
+)
+from ..protocol.values.ids import RequestId
+from ..protocol.values.message import AgentSwitchedMessage, Retry
+from . import attempts, fragments, inbox, messages, removal, requests, sessions
 from .keys import Keys, SessionKey
+from .requests import RequestKind
 from .statements import Cursor
 
 
@@ -85,7 +101,12 @@ class Place(NamedTuple):
 
 
 def create_session(cursor: Cursor, keys: Keys, session_id: SessionId, created: int, data: SessionCreated) -> SessionKey:
-    """The row of a new session, before its first event. The caller knows that the id is free."""
+    """The row of a new session, before its first event. The caller knows that no session has the id.
+
+    Raises `ConflictError` when a removed one had it (ruling B4).
+    """
+    if removal.is_removed(cursor, session_id):
+        raise ConflictError(f"The id {session_id!r} was a removed session's; use another.", session_id=session_id)
     key = SessionKey(sessions.insert(cursor, session_id, created, data), 0)
     keys.remember_session(session_id, key)
     return key
@@ -98,6 +119,25 @@ def _session_created(place: Place, data: SessionCreated) -> None:
     del data  # the row was made before, because the event refers to it
     if place.seq != 1:
         raise ConflictError(f"There is already a session {place.session_id!r}.", session_id=place.session_id)
+
+
+def _session_updated(place: Place, data: SessionUpdated) -> None:
+    if data.title is not None:
+        sessions.rename(place.cursor, place.session, data.title)
+    if data.metadata is not None:
+        sessions.set_metadata(place.cursor, place.session, data.metadata)
+
+
+def _session_forked(place: Place, data: SessionForked) -> None:
+    sessions.begin_anew(place.cursor, place.session, data.parent_id)
+
+
+def _agent_switched(place: Place, data: AgentSwitched) -> None:
+    _create(
+        place,
+        AgentSwitchedMessage(id=data.message_id, created=place.created, agent=data.agent, previous=data.previous),
+    )
+    sessions.select_agent(place.cursor, place.session, data.agent)
 
 
 def _model_switched(place: Place, data: ModelSwitched) -> None:
@@ -133,6 +173,11 @@ def _prompt_withdrawn(place: Place, data: PromptWithdrawn) -> None:
         raise IllegalEventError(f"Prompt {data.message_id!r} is not pending and cannot be withdrawn.")
 
 
+def _prompt_redelivered(place: Place, data: PromptRedelivered) -> None:
+    if not inbox.redeliver(place.cursor, place.session, data.message_id, data.delivery):
+        raise IllegalEventError(f"Prompt {data.message_id!r} is not pending and keeps its delivery.")
+
+
 def _synthetic_added(place: Place, data: SyntheticAdded) -> None:
     _create(place, SyntheticMessage(id=data.message_id, created=place.created, text=data.text))
 
@@ -151,19 +196,20 @@ def _turn_started(place: Place, data: TurnStarted) -> None:
     else:
         key = _assistant(place, message_id)
         message = messages.assistant(place.cursor, key)
-        if data.attempt != message.attempt + 1 or not attempts.end(place.cursor, key, place.seq, None):
+        if message.completed is not None or data.attempt != message.attempt + 1:
             raise IllegalEventError(f"Turn {message_id!r} has ended or is not at attempt {data.attempt - 1}.")
+        if message.retry is None:
+            attempts.end(place.cursor, key, place.seq, None)
         messages.update_assistant(
             place.cursor,
             key,
-            msgspec.structs.replace(message, attempt=data.attempt, agent=data.agent, model=data.model),
+            msgspec.structs.replace(message, attempt=data.attempt, agent=data.agent, model=data.model, retry=None),
         )
     attempts.start(place.cursor, place.session, key, data.attempt, place.seq)
 
 
 def _turn_completed(place: Place, data: TurnCompleted) -> None:
-    key = _end_turn(place, data.assistant_message_id, None if data.continues else CompletedOutcome())
-    message = messages.assistant(place.cursor, key)
+    key, message = _end_turn(place, data.assistant_message_id, None if data.continues else CompletedOutcome())
     cost = float(data.cost)  # a caller's 0 is 0.0 once it was read back from the log
     messages.update_assistant(
         place.cursor,
@@ -176,8 +222,7 @@ def _turn_completed(place: Place, data: TurnCompleted) -> None:
 
 
 def _turn_failed(place: Place, data: TurnFailed) -> None:
-    key = _end_turn(place, data.assistant_message_id, FailedOutcome(error=data.error))
-    message = messages.assistant(place.cursor, key)
+    key, message = _end_turn(place, data.assistant_message_id, FailedOutcome(error=data.error))
     cost = None if data.cost is None else float(data.cost)
     messages.update_assistant(
         place.cursor,
@@ -198,8 +243,7 @@ _INTERRUPTIONS = {
 
 
 def _turn_interrupted(place: Place, data: TurnInterrupted) -> None:
-    key = _end_turn(place, data.assistant_message_id, InterruptedOutcome(reason=data.reason))
-    message = messages.assistant(place.cursor, key)
+    key, message = _end_turn(place, data.assistant_message_id, InterruptedOutcome(reason=data.reason))
     error = Failure(type=ABORTED, message=_INTERRUPTIONS[data.reason])
     messages.update_assistant(
         place.cursor, key, msgspec.structs.replace(message, finish="error", error=error, completed=place.created)
@@ -208,11 +252,29 @@ def _turn_interrupted(place: Place, data: TurnInterrupted) -> None:
         sessions.mark_answered(place.cursor, place.session)
 
 
-def _end_turn(place: Place, message_id: MessageId, outcome: Outcome | None) -> int:
+def _retry_scheduled(place: Place, data: RetryScheduled) -> None:
+    message_id = data.assistant_message_id
     key = _assistant(place, message_id)
-    if not attempts.end(place.cursor, key, place.seq, outcome):
+    message = messages.assistant(place.cursor, key)
+    if data.attempt != message.attempt + 1 or not attempts.end(place.cursor, key, place.seq, None):
+        raise IllegalEventError(f"Turn {message_id!r} has no attempt {data.attempt - 1} that could be made again.")
+    retry = Retry(attempt=data.attempt, at=data.at, error=data.error)
+    messages.update_assistant(place.cursor, key, msgspec.structs.replace(message, retry=retry))
+
+
+def _end_turn(place: Place, message_id: MessageId, outcome: Outcome | None) -> tuple[int, AssistantMessage]:
+    """End the turn; its message as it was, without the retry it may have waited for."""
+    key = _assistant(place, message_id)
+    message = messages.assistant(place.cursor, key)
+    if message.completed is not None:
         raise IllegalEventError(f"Turn {message_id!r} has ended already.")
-    return key
+    if message.retry is None:
+        attempts.end(place.cursor, key, place.seq, outcome)
+    else:
+        attempts.conclude(place.cursor, key, message.attempt, outcome)
+        message = msgspec.structs.replace(message, retry=None)
+    fragments.drop_all(place.cursor, key)
+    return key, message
 
 
 # --- fragments and calls ------------------------------------------------------------------------------------------
@@ -227,6 +289,7 @@ def _text_ended(place: Place, data: TextEnded) -> None:
     part = TextPart(id=data.part_id, text=data.text, metadata=data.metadata)
     if not messages.end_fragment(place.cursor, key, part, "text"):
         raise IllegalEventError(f"Text {data.part_id!r} was never started.")
+    fragments.drop(place.cursor, key, data.part_id)
 
 
 def _reasoning_started(place: Place, data: ReasoningStarted) -> None:
@@ -238,6 +301,7 @@ def _reasoning_ended(place: Place, data: ReasoningEnded) -> None:
     part = ReasoningPart(id=data.part_id, text=data.text, metadata=data.metadata)
     if not messages.end_fragment(place.cursor, key, part, "reasoning"):
         raise IllegalEventError(f"Reasoning {data.part_id!r} was never started.")
+    fragments.drop(place.cursor, key, data.part_id)
 
 
 def _tool_input_started(place: Place, data: ToolInputStarted) -> None:
@@ -258,6 +322,7 @@ def _tool_input_ended(place: Place, data: ToolInputEnded) -> None:
         case ToolPending():
             changed = msgspec.structs.replace(part, state=ToolPending(input=data.text))
             messages.update_tool(place.cursor, key, changed, settled=False)
+            fragments.drop(place.cursor, key, data.call_id)
         case _:
             raise IllegalEventError(f"The input of call {data.call_id!r} was accepted already.")
 
@@ -285,6 +350,7 @@ def _tool_called(place: Place, data: ToolCalled) -> None:
     )
     if known:
         messages.update_tool(place.cursor, key, called, settled=False)
+        fragments.drop(place.cursor, key, data.call_id)
     else:
         _begin(place, data.assistant_message_id, called, "tool")
 
@@ -321,21 +387,60 @@ def _tool_failed(place: Place, data: ToolFailed) -> None:
 
 def _settle(place: Place, message: int, part: ToolPart) -> None:
     messages.update_tool(place.cursor, message, part, settled=True)
+    fragments.drop(place.cursor, message, part.id)
     if not part.executed:
         sessions.mark_unanswered(place.cursor, place.session, place.seq)
+
+
+# --- requests -----------------------------------------------------------------------------------------------------
+
+
+def _permission_asked(place: Place, data: PermissionAsked) -> None:
+    _ask(place, "permission", data)
+
+
+def _question_asked(place: Place, data: QuestionAsked) -> None:
+    _ask(place, "question", data)
+
+
+def _permission_replied(place: Place, data: PermissionReplied) -> None:
+    _answer(place, "permission", data.request_id, data.reply)
+
+
+def _question_replied(place: Place, data: QuestionReplied) -> None:
+    _answer(place, "question", data.request_id, "replied")
+
+
+def _question_rejected(place: Place, data: QuestionRejected) -> None:
+    _answer(place, "question", data.request_id, "rejected" if data.reason == "user" else "cancelled")
+
+
+def _ask(place: Place, kind: RequestKind, data: PermissionAsked | QuestionAsked) -> None:
+    key, part = _call(place, data.assistant_message_id, data.call_id)
+    if not isinstance(part.state, ToolRunning):
+        raise IllegalEventError(f"Call {data.call_id!r} is not running and has nothing to ask.")
+    try:
+        requests.ask(place.cursor, kind, data.request_id, (place.session, key, place.seq), data.call_id)
+    except apsw.ConstraintError:
+        raise ConflictError(f"The id {data.request_id!r} is taken.", request_id=data.request_id) from None
+
+
+def _answer(place: Place, kind: RequestKind, request_id: RequestId, reply: str) -> None:
+    if not requests.end(place.cursor, kind, place.session, request_id, place.seq, reply):
+        raise IllegalEventError(f"Session {place.session_id!r} has no open {kind} request {request_id!r}.")
 
 
 # --- shared steps -------------------------------------------------------------------------------------------------
 
 
-def _create(place: Place, message: AssistantMessage | SyntheticMessage | ModelSwitchedMessage) -> int:
+def _create(place: Place, message: AssistantMessage | SyntheticMessage | AgentSwitchedMessage | ModelSwitchedMessage) -> int:
     """A message that is not a promotion: its id must be free in the inboxes, too."""
     if inbox.is_taken(place.cursor, message.id):
         raise _taken(message.id)
     return _insert(place, message)
 
 
-def _insert(place: Place, message: UserMessage | AssistantMessage | SyntheticMessage | ModelSwitchedMessage) -> int:
+def _insert(place: Place, message: Message) -> int:
     try:
         key = messages.insert(place.cursor, place.session, place.seq, message)
     except apsw.ConstraintError:
@@ -353,7 +458,7 @@ def _assistant(place: Place, message_id: MessageId) -> int:
 
 def _begin(place: Place, message_id: MessageId, part: TextPart | ReasoningPart | ToolPart, kind: str) -> None:
     try:
-        messages.insert_part(place.cursor, _assistant(place, message_id), part, kind)
+        messages.insert_part(place.cursor, place.session, _assistant(place, message_id), part, kind)
     except apsw.ConstraintError:
         raise IllegalEventError(f"Message {message_id!r} has a part {part.id!r} already.") from None
 
@@ -372,12 +477,17 @@ def _taken(message_id: MessageId) -> ConflictError:
 
 PROJECTORS: dict[type[EventData], Callable[[Place, Any], None]] = {
     SessionCreated: _session_created,
+    SessionUpdated: _session_updated,
+    SessionForked: _session_forked,
+    AgentSwitched: _agent_switched,
     ModelSwitched: _model_switched,
     PromptAdmitted: _prompt_admitted,
     PromptPromoted: _prompt_promoted,
     PromptWithdrawn: _prompt_withdrawn,
+    PromptRedelivered: _prompt_redelivered,
     SyntheticAdded: _synthetic_added,
     TurnStarted: _turn_started,
+    RetryScheduled: _retry_scheduled,
     TurnCompleted: _turn_completed,
     TurnFailed: _turn_failed,
     TurnInterrupted: _turn_interrupted,
@@ -390,5 +500,10 @@ PROJECTORS: dict[type[EventData], Callable[[Place, Any], None]] = {
     ToolCalled: _tool_called,
     ToolSucceeded: _tool_succeeded,
     ToolFailed: _tool_failed,
+    PermissionAsked: _permission_asked,
+    PermissionReplied: _permission_replied,
+    QuestionAsked: _question_asked,
+    QuestionReplied: _question_replied,
+    QuestionRejected: _question_rejected,
 }
 """Every durable event type that changes a projection, and how."""

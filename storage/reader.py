@@ -12,18 +12,23 @@ from contextlib import contextmanager
 from ..protocol.operations import ListMessages, ListSessions
 from ..protocol.values import (
     Admission,
+    AssistantMessage,
     Message,
     MessageId,
     Outcome,
     Page,
     Session,
     SessionId,
-    WithdrawnOutcome,
 )
-from . import attempts, inbox, messages, pages, sessions
+from ..protocol.values.errors import MessageNotFoundError, PermissionNotFoundError
+from ..protocol.values.ids import RequestId
+from ..protocol.values.permission import PermissionRequest, SavedPermission
+from ..protocol.values.question import QuestionRequest
+from ..protocol.values.session import PromptOutcome
+from . import approvals, attempts, inbox, leftovers, messages, pages, requests, sessions
 from .attempts import TurnRecord
-from .journal import unfinished
-from .messages import Unfinished
+from .leftovers import Unfinished
+from .requests import RequestState
 from .sessions import SessionRecord
 from .statements import Connection
 
@@ -58,6 +63,10 @@ class Reader:
         if not rows:
             raise sessions.not_found(session_id)
         return rows[0][0]
+
+    def family(self, session_id: SessionId) -> tuple[SessionId, ...]:
+        """The session and all its descendants, children before their parents. Raises `SessionNotFoundError`."""
+        return sessions.family(self._cursor, session_id)
 
     def sessions_page(self, query: ListSessions) -> Page[Session]:
         """A page of sessions. Raises `InvalidRequestError` (field `limit`) or `InvalidCursorError`."""
@@ -100,6 +109,22 @@ class Reader:
             parts = pages.parts_between(self._cursor, key, 0, last)
         return tuple(messages.assemble(found, parts))
 
+    def message(self, session_id: SessionId, message_id: MessageId) -> Message:
+        """One message with its content.
+
+        Raises `SessionNotFoundError`, and `MessageNotFoundError` for a message that is another session's or nobody's.
+        """
+        with self._snapshot():
+            self.head(session_id)
+            found = messages.find(self._cursor, session_id, message_id)
+        if found is None:
+            raise MessageNotFoundError(f"The session has no message {message_id!r}.", message_id=message_id)
+        return found
+
+    def context(self, session_id: SessionId) -> tuple[Message, ...]:
+        """The messages from which the next request is made, in order: all of them. Raises `SessionNotFoundError`."""
+        return self.history(session_id)
+
     def events_page(self, session_id: SessionId, after: int, limit: int = PAGE_ROWS) -> list[tuple[int, bytes]]:
         """Up to `limit` events behind the sequence `after`, as `(seq, body)`. Raises `SessionNotFoundError`."""
         rows = self._cursor.execute(
@@ -121,32 +146,68 @@ class Reader:
         """How the first turn started after `seq` that needs no continuation ended; None when none has."""
         return attempts.outcome_after(self._cursor, session_id, seq)
 
-    def prompt_outcome(self, session_id: SessionId, message_id: MessageId) -> Outcome | WithdrawnOutcome | None:
+    def running_turn(self, session_id: SessionId) -> AssistantMessage | None:
+        """The message of the open turn with its parts, or None. An open fragment's part is empty here."""
+        with self._snapshot():
+            return messages.running_turn(self._cursor, session_id)
+
+    def prompt_outcome(self, session_id: SessionId, message_id: MessageId) -> PromptOutcome | None:
         """What became of a prompt (ruling C3): the end of the first turn after its promotion that needs no continuation.
 
         None while it waits or is being answered, and for a prompt this session never had.
         """
         with self._snapshot():
-            admission = inbox.find(self._cursor, message_id)
-            if admission is None or admission.session_id != session_id:
-                return None
-            if admission.withdrawn_seq is not None:
-                return WithdrawnOutcome()
-            if admission.promoted_seq is None:
-                return None
-            return attempts.outcome_after(self._cursor, session_id, admission.promoted_seq)
+            return attempts.prompt_outcome(self._cursor, session_id, message_id)
+
+    # --- requests ---
+
+    def find_request(self, request_id: RequestId) -> RequestState | None:
+        """A permission request or question in whatever session, with its standing reply."""
+        return requests.find(self._cursor, request_id)
+
+    def permission(self, request_id: RequestId) -> PermissionRequest:
+        """What that request asks, open or not. Raises `PermissionNotFoundError`."""
+        found = requests.permission(self._cursor, request_id)
+        if found is None:
+            raise PermissionNotFoundError(f"There is no permission request {request_id!r}.", request_id=request_id)
+        return found
+
+    def permission_requests(self, session_id: SessionId | None = None) -> list[PermissionRequest]:
+        """Permission requests that wait in a session or its descendants, or anywhere. Raises `SessionNotFoundError`."""
+        with self._snapshot():
+            if session_id is not None:
+                self.head(session_id)
+            return requests.family_permissions(self._cursor, session_id)
+
+    def question_requests(self, session_id: SessionId | None = None) -> list[QuestionRequest]:
+        """Questions that wait in a session or its descendants, or anywhere. Raises `SessionNotFoundError`."""
+        with self._snapshot():
+            if session_id is not None:
+                self.head(session_id)
+            return requests.family_questions(self._cursor, session_id)
+
+    def open_permissions(self, session_id: SessionId) -> list[PermissionRequest]:
+        """Permission requests of this very session that wait, the oldest first."""
+        return requests.permissions(self._cursor, session_id)
+
+    def open_questions(self, session_id: SessionId) -> list[QuestionRequest]:
+        """Questions of this very session that wait, the oldest first."""
+        return requests.questions(self._cursor, session_id)
+
+    def saved_permissions(self, directory: str | None = None) -> list[SavedPermission]:
+        """Kept approvals of a directory, or all."""
+        return approvals.saved(self._cursor, directory)
 
     # --- recovery ---
 
     def unfinished(self, session_id: SessionId) -> Unfinished:
         """What the session's turns left open."""
         with self._snapshot():
-            return unfinished(self._cursor, session_id)
+            return leftovers.unfinished(self._cursor, session_id)
 
     def unfinished_sessions(self) -> list[SessionId]:
-        """Sessions with an open turn, fragment or call, found through partial indexes (ruling B5)."""
-        rows = self._cursor.execute(_UNFINISHED).fetchall()
-        return [row[0] for row in rows]
+        """Sessions with an open turn, fragment, call or request, found through partial indexes (ruling B5)."""
+        return leftovers.unfinished_sessions(self._cursor)
 
     def unanswered_sessions(self) -> list[SessionId]:
         """Sessions where a promoted prompt or a settled call waits for a provider turn (ruling B5)."""
@@ -160,9 +221,3 @@ class Reader:
             yield
         finally:
             self._cursor.execute("END")
-
-
-_UNFINISHED = (
-    "SELECT id FROM session WHERE key IN (SELECT session FROM attempt WHERE ended_seq IS NULL UNION"
-    " SELECT m.session FROM message_part p JOIN message m ON m.key = p.message WHERE p.open = 1) ORDER BY key"
-)

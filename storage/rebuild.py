@@ -1,7 +1,7 @@
 """Whether the stored projections are what the log says: they are built anew beside the store and compared byte for byte.
 
 Integer keys are not compared, since removing sessions may hand them out again; wherever one refers to a row, the row's text
-id stands for it. `store` and `migration` are not projections (ruling B3).
+id stands for it. Checkpoints, approvals, tombstones, `store` and `migration` are not projections (ruling B3).
 """
 
 from __future__ import annotations
@@ -17,16 +17,22 @@ from .schema import check_version, load_migrations, migrate, version
 from .statements import Cursor
 
 PROJECTIONS: Final = {
-    "session": "SELECT id, title, directory, parent_id, agent, model, metadata, created, updated, head, revision,"
+    "session": "SELECT id, title, directory, parent_id, origin_id, agent, model, metadata, created, updated, head, revision,"
     " unanswered_seq, cost, input, output, reasoning, cache_read, cache_write FROM session ORDER BY id",
     "session_title": "SELECT s.id, t.sz FROM session_title_docsize t LEFT JOIN session s ON s.key = t.id ORDER BY s.id",
     "inbox": "SELECT i.id, s.id, i.kind, i.delivery, i.admitted_seq, i.promoted_seq, i.withdrawn_seq"
     " FROM inbox i JOIN session s ON s.key = i.session ORDER BY i.id",
-    "message": "SELECT m.id, s.id, m.seq, m.kind, m.body FROM message m JOIN session s ON s.key = m.session ORDER BY m.id",
-    "message_part": "SELECT m.id, p.id, p.kind, p.open, p.body FROM message_part p JOIN message m ON m.key = p.message"
+    "message": "SELECT m.id, s.id, m.seq, m.kind, m.open, m.body FROM message m JOIN session s ON s.key = m.session"
+    " ORDER BY m.id",
+    "message_part": "SELECT m.id, s.id, p.id, p.kind, p.open, p.body FROM message_part p JOIN message m ON m.key = p.message"
+    " LEFT JOIN session s ON s.key = p.session"
     " ORDER BY m.id, p.key",
     "attempt": "SELECT m.id, a.number, s.id, a.started_seq, a.ended_seq, a.outcome FROM attempt a"
     " JOIN message m ON m.key = a.message JOIN session s ON s.key = a.session ORDER BY m.id, a.number",
+    "permission_request": "SELECT r.id, s.id, m.id, r.call, r.asked_seq, r.ended_seq, r.reply FROM permission_request r"
+    " JOIN session s ON s.key = r.session JOIN message m ON m.key = r.message ORDER BY r.id",
+    "question_request": "SELECT r.id, s.id, m.id, r.call, r.asked_seq, r.ended_seq, r.reply FROM question_request r"
+    " JOIN session s ON s.key = r.session JOIN message m ON m.key = r.message ORDER BY r.id",
 }
 """Every projection with the query that shows it without its keys."""
 

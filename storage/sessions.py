@@ -22,6 +22,13 @@ _INSERT = (
     " input, output, reasoning, cache_read, cache_write) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 1, 0.0, 0, 0, 0, 0, 0)"
 )
 
+FAMILY = (
+    "WITH RECURSIVE family (key, id) AS (SELECT key, id FROM session WHERE id = ?"
+    " UNION SELECT s.key, s.id FROM family f JOIN session s ON s.parent_id = f.id)"
+)
+"""Begins a statement about a session and all its descendants; rows leave the recursion in the order they entered it."""
+_FAMILY = FAMILY + " SELECT id FROM family"  # noqa: S608 - constants
+
 _encoder = msgspec.msgpack.Encoder()
 _model = msgspec.msgpack.Decoder(ModelRef)
 _metadata: msgspec.msgpack.Decoder[dict[str, Any]] = msgspec.msgpack.Decoder(dict[str, Any])
@@ -45,6 +52,14 @@ def find(cursor: Cursor, session_id: SessionId) -> SessionRecord:
     if not rows:
         raise not_found(session_id)
     return record_from_row(rows[0])
+
+
+def family(cursor: Cursor, session_id: SessionId) -> tuple[SessionId, ...]:
+    """The session and all its descendants, children before their parents. Raises `SessionNotFoundError`."""
+    rows = cursor.execute(_FAMILY, (session_id,)).fetchall()
+    if not rows:
+        raise not_found(session_id)
+    return tuple([row[0] for row in reversed(rows)])
 
 
 def not_found(session_id: SessionId) -> SessionNotFoundError:
@@ -101,9 +116,36 @@ def advance(cursor: Cursor, session: int, head: int, updated: int) -> None:
     cursor.execute("UPDATE session SET head = ?, updated = ? WHERE key = ?", (head, updated, session))
 
 
+def rename(cursor: Cursor, session: int, title: str) -> None:
+    """The session has another title, in the index of titles too."""
+    former = cursor.execute("SELECT title FROM session WHERE key = ?", (session,)).fetchall()[0][0]
+    cursor.execute("INSERT INTO session_title (session_title, rowid, title) VALUES ('delete', ?, ?)", (session, former))
+    cursor.execute("UPDATE session SET title = ? WHERE key = ?", (title, session))
+    cursor.execute("INSERT INTO session_title (rowid, title) VALUES (?, ?)", (session, title))
+
+
+def set_metadata(cursor: Cursor, session: int, metadata: dict[str, Any]) -> None:
+    """The session's metadata, all of it."""
+    cursor.execute("UPDATE session SET metadata = ? WHERE key = ?", (_encoder.encode(metadata), session))
+
+
+def select_agent(cursor: Cursor, session: int, agent: str) -> None:
+    """The agent of the next turn; a change that a sampled boundary has to notice."""
+    cursor.execute("UPDATE session SET agent = ?, revision = revision + 1 WHERE key = ?", (agent, session))
+
+
 def select_model(cursor: Cursor, session: int, model: ModelRef) -> None:
     """The model of the next turn; a change that a sampled boundary has to notice."""
     cursor.execute("UPDATE session SET model = ?, revision = revision + 1 WHERE key = ?", (_encoder.encode(model), session))
+
+
+def begin_anew(cursor: Cursor, session: int, origin_id: SessionId) -> None:
+    """What was copied from `origin_id` is history, not work: nothing was used for it here, and nothing of it waits."""
+    cursor.execute(
+        "UPDATE session SET origin_id = ?, unanswered_seq = NULL, cost = 0.0, input = 0, output = 0, reasoning = 0,"
+        " cache_read = 0, cache_write = 0 WHERE key = ?",
+        (origin_id, session),
+    )
 
 
 def mark_unanswered(cursor: Cursor, session: int, seq: int) -> None:

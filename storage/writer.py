@@ -4,8 +4,8 @@ Rules (rulings A4 and A6):
 - `commit` runs its members in order inside one BEGIN IMMEDIATE: the fence is read once, one COMMIT ends the group.
 - A member that raises is undone and refused alone. A savepoint for each member would copy every page that it touches, a
   third of an admission's cost, although hardly any member fails once it has written. So a group begins without savepoints;
-  when a member fails after writing, the group is rolled back, the events of the members before it are appended again as they
-  were (no work runs twice), and the rest of the group gets savepoints.
+  when a member fails after writing, the group is rolled back, what the members before it wrote is written again as it was
+  (no work runs twice), and the rest of the group gets savepoints.
 - Members of one chain stand or fall in order: behind a failed one, the rest of its chain in this group is refused with the
   same error and not run.
 - When SQLite itself ends the transaction, or BEGIN or COMMIT fails, every member is refused with `StorageUnavailableError`
@@ -75,6 +75,7 @@ class Writer:
         except apsw.Error as error:
             return self._all_refused(members, error)
         answers: list[Committed | Refused] = []
+        written: list[Transaction] = []
         failed: dict[int, Exception] = {}
         savepoints = False
         try:
@@ -91,9 +92,11 @@ class Writer:
                     if not self._connection.in_transaction:
                         return self._all_refused(members, answer.error)
                     if transaction.dirty:
-                        if not (self._undo() if savepoints else self._start_over(answers)):
+                        if not (self._undo() if savepoints else self._start_over(written)):
                             return [Refused(_taken_over()) for _ in members]
                         savepoints = True
+                else:
+                    written.append(transaction)
                 answers.append(answer)
             self._cursor.execute("COMMIT")
         except apsw.Error as error:
@@ -163,15 +166,14 @@ class Writer:
         self._cursor.execute("RELEASE member")
         return True
 
-    def _start_over(self, answers: Sequence[Committed | Refused]) -> bool:
-        """Undo the whole group and append again what its members so far had; False when the store was taken over."""
+    def _start_over(self, written: Sequence[Transaction]) -> bool:
+        """Undo the whole group and write again what its members so far had; False when the store was taken over."""
         self._roll_back()
         if not self._begin():
             return False
         again = Transaction(self._cursor, self._keys, savepoint=False)
-        for answer in answers:
-            if type(answer) is Committed:
-                again.restore(answer.events)
+        for transaction in written:
+            again.repeat(transaction)
         again.ended = True
         return True
 

@@ -62,7 +62,7 @@ from steerway.protocol.values import (
 )
 from steerway.protocol.values.errors import ConflictError, SessionNotFoundError
 from steerway.storage.database import Database
-from steerway.storage.messages import OpenCall, OpenFragment, Unfinished
+from steerway.storage.leftovers import OpenCall, OpenFragment, Unfinished
 from steerway.storage.projectors import PROJECTORS, IllegalEventError
 from steerway.storage.rebuild import rebuild_check
 from steerway.storage.writer import Committed, Member

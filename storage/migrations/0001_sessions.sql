@@ -1,5 +1,5 @@
 -- The store itself, the log, and the projections of the log.
--- `event` is the truth. Everything from `session` to `attempt` is rebuilt from it; `store` and `migration` are not.
+-- `event` is the truth. Everything from `session` to `question_request` is rebuilt from it; the tables behind are not.
 -- Sessions and messages have an integer key inside and their text id outside. Bodies are MessagePack.
 
 CREATE TABLE store (
@@ -20,6 +20,7 @@ CREATE TABLE session (
     title TEXT NOT NULL,
     directory TEXT NOT NULL,
     parent_id TEXT,
+    origin_id TEXT,                  -- of a fork: the session whose history it was given
     agent TEXT,
     model BLOB,
     metadata BLOB,
@@ -38,6 +39,7 @@ CREATE TABLE session (
 CREATE INDEX session_order ON session (created, id);
 CREATE INDEX session_directory ON session (directory, created, id);
 CREATE INDEX session_parent ON session (parent_id, created, id) WHERE parent_id IS NOT NULL;
+CREATE INDEX session_origin ON session (origin_id) WHERE origin_id IS NOT NULL;
 CREATE INDEX session_unanswered ON session (key) WHERE unanswered_seq IS NOT NULL;
 CREATE VIRTUAL TABLE session_title USING fts5 (title, content = 'session', content_rowid = 'key', tokenize = 'trigram');
 
@@ -53,7 +55,7 @@ CREATE TABLE event (
 
 CREATE TABLE inbox (
     id TEXT PRIMARY KEY,             -- the message id; the prompt itself stands in the event at admitted_seq
-    session INTEGER NOT NULL REFERENCES session (key),
+    session INTEGER NOT NULL,        -- no reference: there is no index by which removing a session could check it
     kind TEXT NOT NULL,
     delivery TEXT NOT NULL,
     admitted_seq INTEGER NOT NULL,
@@ -69,20 +71,23 @@ CREATE TABLE message (
     session INTEGER NOT NULL REFERENCES session (key),
     seq INTEGER NOT NULL,            -- of the event that created it; never moves
     kind TEXT NOT NULL,
+    open INTEGER NOT NULL,           -- 1 while it is an assistant's whose turn has no terminal event
     body BLOB NOT NULL,              -- the message; an assistant's without its content
     UNIQUE (session, seq)
 ) STRICT;
+CREATE INDEX message_open ON message (session) WHERE open = 1;
 
 CREATE TABLE message_part (
     key INTEGER PRIMARY KEY,         -- order within the message
     message INTEGER NOT NULL REFERENCES message (key),
+    session INTEGER NOT NULL,        -- the message's
     id TEXT NOT NULL,
     kind TEXT NOT NULL,
     open INTEGER NOT NULL,           -- 1 while a fragment has no end or a call no settlement
     body BLOB NOT NULL,
     UNIQUE (message, id)
 ) STRICT;
-CREATE INDEX message_part_open ON message_part (message) WHERE open = 1;
+CREATE INDEX message_part_open ON message_part (session) WHERE open = 1;
 
 CREATE TABLE attempt (
     message INTEGER NOT NULL REFERENCES message (key),
@@ -94,7 +99,53 @@ CREATE TABLE attempt (
     PRIMARY KEY (message, number)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX attempt_order ON attempt (session, started_seq);
-CREATE INDEX attempt_open ON attempt (session) WHERE ended_seq IS NULL;
+
+CREATE TABLE permission_request (
+    id TEXT PRIMARY KEY,
+    session INTEGER NOT NULL REFERENCES session (key),
+    message INTEGER NOT NULL REFERENCES message (key),
+    call TEXT NOT NULL,
+    asked_seq INTEGER NOT NULL,      -- of the event that holds what was asked
+    ended_seq INTEGER,
+    reply TEXT                       -- how it ended
+) STRICT, WITHOUT ROWID;
+CREATE INDEX permission_request_order ON permission_request (session, asked_seq);
+CREATE INDEX permission_request_message ON permission_request (message);
+CREATE INDEX permission_request_open ON permission_request (session, asked_seq) WHERE ended_seq IS NULL;
+
+CREATE TABLE question_request (
+    id TEXT PRIMARY KEY,
+    session INTEGER NOT NULL REFERENCES session (key),
+    message INTEGER NOT NULL REFERENCES message (key),
+    call TEXT NOT NULL,
+    asked_seq INTEGER NOT NULL,
+    ended_seq INTEGER,
+    reply TEXT
+) STRICT, WITHOUT ROWID;
+CREATE INDEX question_request_order ON question_request (session, asked_seq);
+CREATE INDEX question_request_message ON question_request (message);
+CREATE INDEX question_request_open ON question_request (session, asked_seq) WHERE ended_seq IS NULL;
+
+CREATE TABLE open_fragment (
+    key INTEGER PRIMARY KEY,
+    message INTEGER NOT NULL REFERENCES message (key),
+    part TEXT NOT NULL,              -- a part, or a call whose input is being written
+    text TEXT NOT NULL,              -- as it was at the last checkpoint
+    UNIQUE (message, part)
+) STRICT;
+
+CREATE TABLE saved_permission (
+    id TEXT PRIMARY KEY,
+    directory TEXT NOT NULL,
+    action TEXT NOT NULL,
+    resource TEXT NOT NULL,
+    created INTEGER NOT NULL,
+    UNIQUE (directory, action, resource)
+) STRICT;
+
+CREATE TABLE tombstone (
+    id TEXT PRIMARY KEY              -- of a session that was removed; it is never used again
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE migration (
     number INTEGER PRIMARY KEY,

@@ -1,0 +1,33 @@
+"""Checkpoints: the text so far of what a provider is still writing, one row each, overwritten.
+
+No projection of the log. A row is gone once its fragment has its end, or its turn has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..protocol.values import CallId, PartId
+from .statements import Cursor
+
+_SAVE = (
+    "INSERT INTO open_fragment (message, part, text) SELECT ?, ?, ? WHERE EXISTS"
+    " (SELECT 1 FROM message_part WHERE message = ? AND id = ? AND open = 1)"
+    " ON CONFLICT (message, part) DO UPDATE SET text = excluded.text"
+)
+
+
+def checkpoint(cursor: Cursor, message: int, texts: Mapping[PartId | CallId, str]) -> None:
+    """Save the texts over what was saved before; one whose fragment is not open, or has ended, is left out."""
+    for part, text in texts.items():
+        cursor.execute(_SAVE, (message, part, text, message, part))
+
+
+def drop(cursor: Cursor, message: int, part: PartId | CallId) -> None:
+    """The fragment has its end."""
+    cursor.execute("DELETE FROM open_fragment WHERE message = ? AND part = ?", (message, part))
+
+
+def drop_all(cursor: Cursor, message: int) -> None:
+    """The turn has its end."""
+    cursor.execute("DELETE FROM open_fragment WHERE message = ?", (message,))

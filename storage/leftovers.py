@@ -1,0 +1,88 @@
+"""What a session's turns left open, as recovery finds it: turns, fragments, calls and requests without an end."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..protocol.values import CallId, MessageId, PartId, SessionId, ToolPart, ToolPending, ToolRunning
+from . import requests
+from .requests import RequestState
+from .statements import Cursor
+
+_tool = msgspec.msgpack.Decoder(ToolPart)
+
+
+class OpenFragment(msgspec.Struct, frozen=True):
+    """A text or reasoning part without its end. `text` is its last checkpoint, "" when there was none."""
+
+    assistant_message_id: MessageId
+    part_id: PartId
+    kind: str
+    text: str = ""
+
+
+class OpenCall(msgspec.Struct, frozen=True):
+    """A tool call without its settlement. `running` tells whether it was called or is still being written.
+
+    `input_text` is what is known of an input that was not accepted yet: its last checkpoint, or all of it when it had ended.
+    """
+
+    assistant_message_id: MessageId
+    call_id: CallId
+    tool: str
+    executed: bool
+    running: bool
+    input_text: str = ""
+
+
+class Unfinished(msgspec.Struct, frozen=True):
+    """Turns without a terminal event, fragments without end, calls without settlement, requests without a reply."""
+
+    turns: tuple[MessageId, ...]
+    fragments: tuple[OpenFragment, ...]
+    calls: tuple[OpenCall, ...]
+    requests: tuple[RequestState, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.turns or self.fragments or self.calls or self.requests)
+
+
+_TURNS = "SELECT id FROM message WHERE session = (SELECT key FROM session WHERE id = ?) AND open = 1 ORDER BY seq"
+_PARTS = (
+    "SELECT m.id, p.id, p.kind, p.body, f.text FROM message_part p JOIN message m ON m.key = p.message"
+    " LEFT JOIN open_fragment f ON f.message = p.message AND f.part = p.id"
+    " WHERE p.session = (SELECT key FROM session WHERE id = ?) AND p.open = 1 ORDER BY m.seq, p.key"
+)
+_SESSIONS = (
+    "SELECT id FROM session WHERE key IN (SELECT session FROM message WHERE open = 1"
+    " UNION SELECT session FROM message_part WHERE open = 1"
+    " UNION SELECT session FROM permission_request WHERE ended_seq IS NULL"
+    " UNION SELECT session FROM question_request WHERE ended_seq IS NULL) ORDER BY key"
+)
+
+
+def unfinished(cursor: Cursor, session_id: SessionId) -> Unfinished:
+    """What is open in one session, each in the order of history."""
+    turns = [row[0] for row in cursor.execute(_TURNS, (session_id,)).fetchall()]
+    fragments: list[OpenFragment] = []
+    calls: list[OpenCall] = []
+    for message_id, part_id, kind, body, text in cursor.execute(_PARTS, (session_id,)).fetchall():
+        if kind == "tool":
+            calls.append(_call(message_id, _tool.decode(body), text))
+        else:
+            fragments.append(OpenFragment(message_id, part_id, kind, text or ""))
+    return Unfinished(tuple(turns), tuple(fragments), tuple(calls), tuple(requests.left_open(cursor, session_id)))
+
+
+def unfinished_sessions(cursor: Cursor) -> list[SessionId]:
+    """Sessions with anything open, found through partial indexes (ruling B5)."""
+    return [row[0] for row in cursor.execute(_SESSIONS).fetchall()]
+
+
+def _call(message_id: MessageId, part: ToolPart, text: str | None) -> OpenCall:
+    match part.state:
+        case ToolPending(input=ended):
+            given = ended if text is None else text
+        case _:
+            given = ""
+    return OpenCall(message_id, part.id, part.name, part.executed, isinstance(part.state, ToolRunning), given)
