@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol
 
 from ..protocol.codec import Codec
@@ -45,6 +46,17 @@ class Outbound(Protocol):
         ...
 
 
+@lru_cache(maxsize=1_024)
+def _prefix(codec: Codec, subscription: int) -> bytes:
+    return codec.item_prefix(subscription)
+
+
+def item_frame(outbound: Outbound, subscription: int, body: bytes) -> bytes:
+    """The `next` frame of an encoded event for a codec that carries these bytes as they are."""
+    codec = outbound.codec
+    return outbound.frame(_prefix(codec, subscription) + body + codec.item_suffix)
+
+
 class Published:
     """An event with everything that was ever made of it. `seq` is None for a live one; `event` is kept for live ones only."""
 
@@ -68,13 +80,12 @@ class Published:
         key = (outbound.framing, subscription)
         framed = self._frames.get(key)
         if framed is None:
-            codec = outbound.codec
             body = self._payload
-            if not codec.binary:
+            if not outbound.codec.binary:
                 if self._json is None:
                     self._json = event_as_json(self._payload)
                 body = self._json
-            framed = outbound.frame(codec.item_prefix(subscription) + body + codec.item_suffix)
+            framed = item_frame(outbound, subscription, body)
             self._frames[key] = framed
         return framed
 

@@ -16,8 +16,9 @@ from enum import Enum
 from typing import Protocol
 
 from ..protocol.values.errors import DeclaredError
+from ..protocol.values.event import event_as_json
 from ..protocol.values.ids import SessionId
-from .published import Outbound, Published, join_deltas
+from .published import Outbound, Published, item_frame, join_deltas
 
 HIGH_WATER = 256 * 1024
 """Bytes queued on a connection beyond which a subscriber leaves the direct path."""
@@ -118,22 +119,35 @@ class DurableSubscriber:
 
     def send(self, events: Sequence[Published], synced: Callable[[int], Published]) -> Way:
         """Send the events from the cursor on, and the `synced` item in its place."""
+        outbound, number = self.outbound, self.number
+        framed = [
+            (event.seq, event.frame(outbound, number)) for event in events if event.seq is not None and event.seq >= self.cursor
+        ]
+        return self._send(framed, synced)
+
+    def send_page(self, page: Sequence[tuple[int, bytes]], synced: Callable[[int], Published]) -> Way:
+        """The same for rows of storage. What is framed here serves nobody else, so nothing of it is kept."""
+        outbound, number, cursor = self.outbound, self.number, self.cursor
+        if not outbound.codec.binary:
+            page = [(seq, event_as_json(body)) for seq, body in page if seq >= cursor]
+        return self._send([(seq, item_frame(outbound, number, body)) for seq, body in page if seq >= cursor], synced)
+
+    def _send(self, framed: Sequence[tuple[int, bytes]], synced: Callable[[int], Published]) -> Way:
         outbound = self.outbound
         run: list[bytes] = []
         self._announce(run, synced)
-        for published in events:
-            if published.seq is None or published.seq < self.cursor:
-                continue
-            run.append(published.frame(outbound, self.number))
-            self.cursor = published.seq + 1
-            self._announce(run, synced)
+        for seq, frame in framed:
+            run.append(frame)
+            self.cursor = seq + 1
+            if self.synced_at is not None:
+                self._announce(run, synced)
         if not run:
             return Way.FREE
         if outbound.joinable:
             return way(outbound.try_send(b"".join(run), len(run)))
         state = Way.FREE
-        for framed in run:
-            state = way(outbound.try_send(framed))
+        for frame in run:
+            state = way(outbound.try_send(frame))
             if state is Way.GONE:
                 break
         return state

@@ -33,7 +33,8 @@ from ..protocol.values.ids import RequestId
 from ..protocol.values.permission import PermissionRequest, SavedPermission
 from ..protocol.values.question import QuestionRequest
 from ..protocol.values.session import PromptOutcome
-from . import approvals, attempts, fragments, inbox, messages, removal, requests, sessions
+from . import approvals, attempts, fragments, inbox, managed, messages, removal, requests, sessions
+from .forking import NewIds, fork
 from .keys import Keys, SessionKey
 from .leftovers import Unfinished, unfinished
 from .projectors import PROJECTORS, IllegalEventError, Place, create_session
@@ -43,6 +44,7 @@ from .statements import Cursor
 
 T = TypeVar("T")
 
+_LOG = "SELECT body FROM event WHERE session = (SELECT key FROM session WHERE id = ?) ORDER BY seq"
 INSERT_EVENT = "INSERT INTO event (session, seq, type, created, body) VALUES (?, ?, ?, ?, ?)"
 
 
@@ -170,6 +172,28 @@ class Transaction:
             return removed
 
         return self._write(work)
+
+    def fork(
+        self,
+        parent_id: SessionId,
+        child_id: SessionId,
+        *,
+        ids: NewIds,
+        created: int,
+        before: MessageId | None = None,
+        title: str | None = None,
+    ) -> SessionRecord:
+        """Make a session with the settled history of another, up to (and without) the message `before`; returns it.
+
+        Takes as long as the history is. The title is the origin's unless one is given.
+        Raises `SessionNotFoundError`, `MessageNotFoundError`, or `ConflictError` when the child's id is taken.
+        """
+        origin = self.session(parent_id).session
+        rows = self._cursor.execute(_LOG, (parent_id,)).fetchall()
+        log = [decode_event(row[0]) for row in rows]
+        copies = fork(origin, log, before=before, ids=ids, created=created, title=title)
+        self.append(child_id, [NewEvent(*copy) for copy in copies])
+        return self.session(child_id)
 
     def _write(self, work: Callable[[Cursor, Keys], T]) -> T:
         """Write something that is no event."""
@@ -320,6 +344,11 @@ class Transaction:
         """Kept approvals of a directory, or all."""
         self._check()
         return approvals.saved(self._cursor, directory)
+
+    def managed_outputs(self, session_id: SessionId) -> tuple[str, ...]:
+        """Paths of the files that only the history of this session and its descendants names."""
+        self._check()
+        return managed.only_here(self._cursor, session_id)
 
     def _check(self) -> None:
         if self.ended:

@@ -1,5 +1,7 @@
 """What each durable event does to the projections: one function per event type, in one table.
 
+Long, because the table is read and checked as a whole: whoever adds an event type sees what every other one does.
+
 Rules:
 - A projector runs in the transaction that appends its event. It refuses what cannot have happened by raising, and the
   whole transaction member is undone: `ConflictError` when an id is taken, `IllegalEventError` for everything else.
@@ -74,7 +76,7 @@ from ..protocol.values.event import (
 )
 from ..protocol.values.ids import RequestId
 from ..protocol.values.message import AgentSwitchedMessage, Retry
-from . import attempts, fragments, inbox, messages, removal, requests, sessions
+from . import attempts, fragments, inbox, managed, messages, removal, requests, sessions
 from .keys import Keys, SessionKey
 from .requests import RequestKind
 from .statements import Cursor
@@ -129,7 +131,8 @@ def _session_updated(place: Place, data: SessionUpdated) -> None:
 
 
 def _session_forked(place: Place, data: SessionForked) -> None:
-    sessions.begin_anew(place.cursor, place.session, data.parent_id)
+    del data  # where the history came from is for people to read
+    sessions.begin_anew(place.cursor, place.session)
 
 
 def _agent_switched(place: Place, data: AgentSwitched) -> None:
@@ -369,6 +372,8 @@ def _tool_succeeded(place: Place, data: ToolSucceeded) -> None:
             )
         case _:
             raise IllegalEventError(f"Call {data.call_id!r} is not running and cannot succeed.")
+    if data.managed_outputs:
+        managed.note(place.cursor, place.session, data.managed_outputs)
     _settle(place, key, msgspec.structs.replace(part, state=state, completed=place.created, result_metadata=data.metadata))
 
 

@@ -25,7 +25,7 @@ from ..protocol.values.ids import RequestId
 from ..protocol.values.permission import PermissionRequest, SavedPermission
 from ..protocol.values.question import QuestionRequest
 from ..protocol.values.session import PromptOutcome
-from . import approvals, attempts, inbox, leftovers, messages, pages, requests, sessions
+from . import approvals, attempts, inbox, leftovers, managed, messages, pages, requests, sessions
 from .attempts import TurnRecord
 from .leftovers import Unfinished
 from .requests import RequestState
@@ -72,6 +72,10 @@ class Reader:
         """A page of sessions. Raises `InvalidRequestError` (field `limit`) or `InvalidCursorError`."""
         with self._snapshot():
             return pages.sessions_page(self._cursor, query)
+
+    def managed_outputs(self, session_id: SessionId) -> tuple[str, ...]:
+        """Paths of the files that only the history of this session and its descendants names."""
+        return managed.only_here(self._cursor, session_id)
 
     # --- inbox ---
 

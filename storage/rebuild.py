@@ -17,7 +17,7 @@ from .schema import check_version, load_migrations, migrate, version
 from .statements import Cursor
 
 PROJECTIONS: Final = {
-    "session": "SELECT id, title, directory, parent_id, origin_id, agent, model, metadata, created, updated, head, revision,"
+    "session": "SELECT id, title, directory, parent_id, agent, model, metadata, created, updated, head, revision,"
     " unanswered_seq, cost, input, output, reasoning, cache_read, cache_write FROM session ORDER BY id",
     "session_title": "SELECT s.id, t.sz FROM session_title_docsize t LEFT JOIN session s ON s.key = t.id ORDER BY s.id",
     "inbox": "SELECT i.id, s.id, i.kind, i.delivery, i.admitted_seq, i.promoted_seq, i.withdrawn_seq"
@@ -33,6 +33,7 @@ PROJECTIONS: Final = {
     " JOIN session s ON s.key = r.session JOIN message m ON m.key = r.message ORDER BY r.id",
     "question_request": "SELECT r.id, s.id, m.id, r.call, r.asked_seq, r.ended_seq, r.reply FROM question_request r"
     " JOIN session s ON s.key = r.session JOIN message m ON m.key = r.message ORDER BY r.id",
+    "managed_output": "SELECT s.id, o.path FROM managed_output o JOIN session s ON s.key = o.session ORDER BY s.id, o.path",
 }
 """Every projection with the query that shows it without its keys."""
 

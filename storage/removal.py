@@ -13,6 +13,7 @@ from .statements import Cursor
 
 _BY_SESSION: Final = (
     "DELETE FROM open_fragment WHERE message IN (SELECT key FROM message WHERE session = ?)",
+    "DELETE FROM managed_output WHERE session = ?",
     "DELETE FROM permission_request WHERE session = ?",
     "DELETE FROM question_request WHERE session = ?",
     "DELETE FROM attempt WHERE session = ?",

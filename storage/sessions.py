@@ -139,12 +139,12 @@ def select_model(cursor: Cursor, session: int, model: ModelRef) -> None:
     cursor.execute("UPDATE session SET model = ?, revision = revision + 1 WHERE key = ?", (_encoder.encode(model), session))
 
 
-def begin_anew(cursor: Cursor, session: int, origin_id: SessionId) -> None:
-    """What was copied from `origin_id` is history, not work: nothing was used for it here, and nothing of it waits."""
+def begin_anew(cursor: Cursor, session: int) -> None:
+    """What was copied into a fork is history, not work: nothing was used for it here, and nothing of it waits."""
     cursor.execute(
-        "UPDATE session SET origin_id = ?, unanswered_seq = NULL, cost = 0.0, input = 0, output = 0, reasoning = 0,"
-        " cache_read = 0, cache_write = 0 WHERE key = ?",
-        (origin_id, session),
+        "UPDATE session SET unanswered_seq = NULL, cost = 0.0, input = 0, output = 0, reasoning = 0, cache_read = 0,"
+        " cache_write = 0 WHERE key = ?",
+        (session,),
     )
 
 

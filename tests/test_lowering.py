@@ -1,6 +1,7 @@
 """Any history becomes a list of request messages that a strict provider accepts, and never changes what was sent before."""
 
-from typing import Any
+import json
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -8,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steerway.protocol.llm import request
+from steerway.protocol.llm.adapter import Adapter
+from steerway.protocol.llm.anthropic_messages import AnthropicMessagesAdapter
 from steerway.protocol.llm.invariants import RequestInvariantError, check
 from steerway.protocol.llm.lowering import EMPTY_PROMPT, INTERRUPTED, NOT_RETURNED, lower
 from steerway.protocol.llm.openai_chat import OpenAIChatAdapter
+from steerway.protocol.llm.openai_responses import OpenAIResponsesAdapter
 from steerway.protocol.llm.request import (
     Call,
     Generation,
@@ -18,6 +22,7 @@ from steerway.protocol.llm.request import (
     Media,
     Reasoning,
     RequestMessage,
+    SystemUpdate,
     Text,
     ToolMessage,
 )
@@ -42,11 +47,18 @@ from steerway.protocol.values.message import (
 from steerway.protocol.values.model import ModelRef
 from steerway.protocol.values.prompt import PromptFile
 from steerway.protocol.values.tool import FileContent, TextContent
+from support import anthropic_messages_rules, openai_chat_rules, openai_responses_rules
 
 TARGET = ModelRef(provider="p", id="m")
 OTHER = ModelRef(provider="p", id="other")
 FOREIGN = ModelRef(provider="q", id="m")
 PNG = b"\x89PNG"
+ADAPTERS: tuple[Adapter, ...] = (OpenAIChatAdapter(), OpenAIResponsesAdapter(), AnthropicMessagesAdapter())
+RULES = {
+    "openai-chat": openai_chat_rules.violations,
+    "openai-responses": openai_responses_rules.violations,
+    "anthropic-messages": anthropic_messages_rules.violations,
+}
 SIGNED = {"p": {"signature": "s"}}
 BOOM = Failure(type="provider.internal", message="boom")
 
@@ -69,8 +81,8 @@ def assistant(*content: AssistantContent, model: ModelRef = TARGET, error: Failu
     )
 
 
-def text(value: str) -> TextPart:
-    return TextPart(id=PartId("prt_t"), text=value)
+def text(value: str, metadata: dict[str, Any] | None = None) -> TextPart:
+    return TextPart(id=PartId("prt_t"), text=value, metadata=metadata)
 
 
 def thought(value: str, metadata: dict[str, Any] | None = None) -> ReasoningPart:
@@ -179,7 +191,8 @@ def test_an_image_without_data_is_only_named() -> None:
     messages = lowered(
         user("", PromptFile(data=b"", mime="image/png")), assistant(tool(done(FileContent(data=b"", mime="image/png"))))
     )
-    assert not any(isinstance(part, Media) for message in messages for part in message.content)
+    parts = [part for message in messages if not isinstance(message, SystemUpdate) for part in message.content]
+    assert not any(isinstance(part, Media) for part in parts)
 
 
 def test_ill_formed_strings_are_repaired_wherever_they_stand() -> None:
@@ -206,8 +219,10 @@ def test_ill_formed_strings_are_repaired_wherever_they_stand() -> None:
 
 
 def test_reasoning_of_the_same_model_keeps_its_metadata_whatever_the_variant() -> None:
-    history = (assistant(thought("Hm", SIGNED), thought("", SIGNED), thought(""), text("Yes")),)
-    expected = answered(Reasoning(text="Hm", metadata=SIGNED), Reasoning(text="", metadata=SIGNED), Text(text="Yes"))
+    history = (assistant(thought("Hm", SIGNED), thought("", SIGNED), thought(""), text("Yes", SIGNED)),)
+    expected = answered(
+        Reasoning(text="Hm", metadata=SIGNED), Reasoning(text="", metadata=SIGNED), Text(text="Yes", metadata=SIGNED)
+    )
     for variant in (None, "high"):
         assert lowered(*history, target=ModelRef(provider="p", id="m", variant=variant)) == [expected]
 
@@ -215,15 +230,15 @@ def test_reasoning_of_the_same_model_keeps_its_metadata_whatever_the_variant() -
 @pytest.mark.parametrize("model", [OTHER, FOREIGN])
 def test_reasoning_of_another_model_becomes_text_without_metadata(model: ModelRef) -> None:
     part = tool(done(), metadata=SIGNED)
-    messages = lowered(assistant(thought("Hm", SIGNED), thought("", SIGNED), part, model=model))
+    messages = lowered(assistant(thought("Hm", SIGNED), thought("", SIGNED), text("Yes", SIGNED), part, model=model))
     assert isinstance(messages[0], request.AssistantMessage)
-    assert messages[0].content[0] == Text(text="Hm")
-    assert len(messages[0].content) == 2
+    assert messages[0].content[:2] == (Text(text="Hm"), Text(text="Yes"))
+    assert len(messages[0].content) == 3
     assert [(call.metadata, call.result_metadata) for call in calls(messages)] == [(None, None)]
 
 
 def test_a_failed_turn_keeps_what_was_said_and_loses_its_metadata() -> None:
-    failed = assistant(thought("Hm", SIGNED), text("Ye"), tool(done(), metadata=SIGNED), error=BOOM)
+    failed = assistant(thought("Hm", SIGNED), text("Ye", SIGNED), tool(done(), metadata=SIGNED), error=BOOM)
     messages = lowered(failed)
     assert isinstance(messages[0], request.AssistantMessage)
     assert messages[0].content[:2] == (Text(text="Hm"), Text(text="Ye"))
@@ -334,9 +349,28 @@ JSON = st.recursive(
     max_leaves=4,
 )
 OBJECTS = st.dictionaries(STRINGS, JSON, max_size=2)
-METADATA = st.none() | OBJECTS
+OWNED: list[dict[str, Any]] = [
+    {"openai-chat": {"field": "reasoning_content"}},
+    {"openai-responses": {"id": "rs", "encrypted_content": "e", "phase": "commentary"}},
+    {"openai-responses": {"id": "rs", "field": "content", "phase": "x"}},
+    {"openai-responses": {"encrypted_content": "e"}},
+    {"openai-responses": {"type": "web_search_call"}},
+    {"anthropic-messages": {"signature": "s", "citations": []}},
+    {"anthropic-messages": {"redacted": "r"}},
+    {"anthropic-messages": {"type": "server_tool_use"}},
+    {"anthropic-messages": {"type": "web_search_tool_result"}},
+    {"anthropic-messages": {"type": 3, "signature": None}},
+]
+"""Metadata as the protocols give it, whole and in part, and for the wrong kind of content."""
+RESULTS = st.sampled_from(
+    [{"id": "srvtoolu_1", "type": "web_search_call", "status": "completed"}, {"type": "web_search_call"}, [{"a": 1}], "x", 0]
+)
+METADATA = st.none() | OBJECTS | st.sampled_from(OWNED)
 MIMES = st.sampled_from(["image/png", "image/heic", "text/plain", "application/pdf", ""])
-IDS = st.sampled_from(["call_1", "call_2", "call_1_2", "fc", "", "a b", "\ud83d", "z" * 200]) | STRINGS
+IDS = (
+    st.sampled_from(["call_1", "call_2", "call_1_2", "fc", "", "a b", "\ud83d", "z" * 200, "srvtoolu_1", "a.b", "a:b", "a_b"])
+    | STRINGS
+)
 FAILURES = st.builds(Failure, type=st.sampled_from(["aborted", "", "x"]), message=STRINGS)
 CONTENT = st.lists(
     st.builds(TextContent, text=STRINGS)
@@ -346,8 +380,8 @@ CONTENT = st.lists(
 STATES = st.one_of(
     st.builds(ToolPending, input=STRINGS | st.just('{"a": 1}')),
     st.builds(ToolRunning, input=OBJECTS),
-    st.builds(ToolCompleted, input=OBJECTS, content=CONTENT, structured=JSON, result=JSON),
-    st.builds(ToolError, input=OBJECTS, error=FAILURES, content=st.none() | CONTENT, result=JSON),
+    st.builds(ToolCompleted, input=OBJECTS, content=CONTENT, structured=JSON, result=JSON | RESULTS),
+    st.builds(ToolError, input=OBJECTS, error=FAILURES, content=st.none() | CONTENT, result=JSON | RESULTS),
 )
 PARTS = st.one_of(
     st.builds(TextPart, id=st.just("prt"), text=STRINGS, metadata=METADATA),
@@ -394,23 +428,43 @@ HISTORIES = st.lists(
 )
 
 
-def body(messages: tuple[RequestMessage, ...]) -> bytes:
-    return (
-        OpenAIChatAdapter()
-        .encode(
-            LLMRequest(
-                model="m",
-                system=("s",),
-                messages=messages,
-                tools=(),
-                tool_choice="auto",
-                generation=Generation(),
-                options={},
-                body={},
-            )
+UPDATES = st.lists(st.booleans(), min_size=12, max_size=12)
+
+
+def updated(messages: tuple[RequestMessage, ...], places: list[bool]) -> tuple[RequestMessage, ...]:
+    """The messages with a system update before those of these places where one may stand."""
+    result: list[RequestMessage] = []
+    for place, message in zip([*places, *([False] * len(messages))], messages, strict=False):
+        if place and not isinstance(message, ToolMessage):
+            result.append(SystemUpdate(text="Now <b>"))
+        result.append(message)
+    return tuple(result)
+
+
+def body(messages: tuple[RequestMessage, ...], adapter: Adapter = ADAPTERS[0], model: str = "m") -> bytes:
+    return adapter.encode(
+        LLMRequest(
+            model=model,
+            system=("s",),
+            messages=messages,
+            tools=(),
+            tool_choice="auto",
+            generation=Generation(),
+            options={},
+            body={},
         )
-        .body
-    )
+    ).body
+
+
+def sent(messages: tuple[RequestMessage, ...], adapter: Adapter) -> list[dict[str, Any]]:
+    """What the protocol calls its messages, without cache markers, which move."""
+    payload = json.loads(body(messages, adapter))
+    items: list[dict[str, Any]] = payload.get("messages", payload.get("input"))
+    for item in items:
+        for block in item.get("content") or ():
+            if isinstance(block, dict):
+                cast("dict[str, Any]", block).pop("cache_control", None)
+    return items
 
 
 @settings(max_examples=200, deadline=None)
@@ -420,7 +474,30 @@ def test_every_history_lowers_to_messages_that_pass_the_check_and_can_be_encoded
 ) -> None:
     messages = lower(history, target, images=images)
     check(messages)
-    assert body(messages) == body(lower(history, target, images=images))
+    for adapter in ADAPTERS:
+        assert body(messages, adapter) == body(lower(history, target, images=images), adapter)
+
+
+@settings(max_examples=300, deadline=None)
+@given(HISTORIES, MODELS, UPDATES, st.sampled_from(["m", "claude-opus-4-8"]))
+def test_every_history_is_valid_in_every_protocol(
+    history: list[Message], target: ModelRef, places: list[bool], model: str
+) -> None:
+    messages = (said(Text(text="Hi")), *updated(lower(history, target), places))
+    check(messages)
+    for adapter in ADAPTERS:
+        broken = RULES[adapter.protocol](json.loads(body(messages, adapter, model)))
+        assert broken == [], adapter.protocol
+
+
+@settings(max_examples=100, deadline=None)
+@given(HISTORIES, MODELS)
+def test_a_longer_history_begins_with_what_the_shorter_sent_in_every_protocol(history: list[Message], target: ModelRef) -> None:
+    for adapter in ADAPTERS:
+        whole = sent(lower(history, target), adapter)
+        for count in range(len(history)):
+            part = sent(lower(history[:count], target), adapter)
+            assert whole[: len(part)] == part
 
 
 @settings(max_examples=100, deadline=None)
@@ -449,6 +526,7 @@ def a_result(id: str = "c", name: str = "read") -> ToolMessage:
 
 
 HI = said(Text(text="Hi"))
+UPDATE = SystemUpdate(text="Now.")
 GOOD = (HI, answered(a_call("c"), a_call("d")), a_result("c"), a_result("d"), answered(Text(text="ok")))
 
 
@@ -456,6 +534,7 @@ def test_the_check_passes_what_is_right() -> None:
     check(())
     check(GOOD)
     check((answered(a_call(executed=True, result=0)), HI))
+    check((*GOOD[:4], UPDATE, GOOD[4], UPDATE, UPDATE, HI))
 
 
 WRONG: list[tuple[str, tuple[RequestMessage, ...], int]] = [
@@ -463,6 +542,11 @@ WRONG: list[tuple[str, tuple[RequestMessage, ...], int]] = [
     ("call without a result before another message", (answered(a_call()), HI), 1),
     ("second call without a result", (*GOOD[:3], HI), 3),
     ("results in another order", (HI, GOOD[1], a_result("d"), a_result("c")), 2),
+    ("a system update between a call and its result", (HI, GOOD[1], UPDATE, *GOOD[2:]), 2),
+    ("a system update between two results", (*GOOD[:3], UPDATE, *GOOD[3:]), 3),
+    ("a system update that says nothing", (HI, SystemUpdate(text=" ")), 1),
+    ("a system update with a lone surrogate", (HI, SystemUpdate(text="a\ud83d")), 1),
+    ("text metadata with a lone surrogate", (HI, answered(Text(text="a", metadata={"\ud83d": 1}))), 1),
     ("a result twice", (*GOOD[:4], a_result("d")), 4),
     ("a result without a call", (HI, a_result()), 1),
     ("a result under another name", (answered(a_call()), a_result(name="write")), 1),

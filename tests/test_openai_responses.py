@@ -56,7 +56,9 @@ def event(kind: str, **fields: Any) -> bytes:
 
 
 def response(status: str = "in_progress", **fields: Any) -> Item:
-    return {"id": "resp_1", "object": "response", "model": "m", "status": status, "error": None, **fields}
+    settled: Item = {"id": "resp_1", "object": "response", "created_at": 1700000000, "model": "m", "output": []}
+    asked: Item = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+    return settled | asked | {"status": status, "error": None, "incomplete_details": None, **fields}
 
 
 def output_text(value: str) -> Item:
@@ -92,8 +94,8 @@ def words(index: int, *deltas: str, **fields: Any) -> bytes:
     return (
         added(index, message_item(id=id, **fields))
         + event("response.content_part.added", **where, part=output_text(""))
-        + b"".join(event("response.output_text.delta", **where, delta=delta) for delta in deltas)
-        + event("response.output_text.done", **where, text=whole)
+        + b"".join(event("response.output_text.delta", **where, delta=delta, logprobs=[]) for delta in deltas)
+        + event("response.output_text.done", **where, text=whole, logprobs=[])
         + event("response.content_part.done", **where, part=output_text(whole))
         + done(index, message_item(output_text(whole), id=id, **fields))
     )
@@ -132,7 +134,7 @@ def own(**fields: Any) -> dict[str, Any]:
 
 USAGE = {
     "input_tokens": 100,
-    "input_tokens_details": {"cached_tokens": 60},
+    "input_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 0},
     "output_tokens": 50,
     "output_tokens_details": {"reasoning_tokens": 20},
     "total_tokens": 150,
@@ -172,7 +174,7 @@ REMOTE = {
     "server_label": "s",
     "arguments": '{"a":1}',
     "output": None,
-    "error": "boom",
+    "error": {"type": "mcp_tool_execution_error", "content": []},
 }
 
 SURPRISES: list[Any] = [

@@ -36,6 +36,7 @@ from steerway.protocol.values import (
     TurnInterrupted,
 )
 from steerway.protocol.values.errors import InvalidCursorError, InvalidRequestError, SessionNotFoundError
+from steerway.protocol.values.ids import RequestId
 from steerway.storage.attempts import TurnRecord
 from steerway.storage.database import Database
 from steerway.storage.journal import Transaction
@@ -376,7 +377,7 @@ def plan(reader: Reader, monkeypatch: pytest.MonkeyPatch, call: Callable[[Reader
             self.cursor = cursor
 
         def execute(self, sql: str, bindings: tuple[Any, ...] = ()) -> Any:
-            if sql.startswith("SELECT"):
+            if sql.startswith(("SELECT", "WITH")):
                 steps = self.cursor.execute(f"EXPLAIN QUERY PLAN {sql}", bindings).fetchall()
                 statements.extend(row[3] for row in steps)
             return self.cursor.execute(sql, bindings)
@@ -398,6 +399,13 @@ READS: list[Callable[[Reader], object]] = [
     lambda reader: reader.last_turn(S),
     lambda reader: reader.outcome_after(S, 1),
     lambda reader: reader.unfinished(S),
+    lambda reader: reader.family(S),
+    lambda reader: reader.find_request(RequestId("per_1")),
+    lambda reader: reader.permission_requests(),
+    lambda reader: reader.question_requests(S),
+    lambda reader: reader.open_permissions(S),
+    lambda reader: reader.running_turn(S),
+    lambda reader: reader.managed_outputs(S),
     lambda reader: reader.sessions_page(ListSessions()),
     lambda reader: reader.sessions_page(ListSessions(directory="/odd")),
     lambda reader: reader.sessions_page(ListSessions(parent_id=S)),

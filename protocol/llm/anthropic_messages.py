@@ -13,7 +13,9 @@ Rules:
 - A server tool's call goes back with its result, verbatim, where its metadata says that this protocol gave it. Any other
   executed call is shown as an ordinary call; its result follows before the model goes on, unless local calls wait as well.
 - Results that are errors carry text only; their media follow behind all results of the turn.
-- A system update takes the native role where the model has it and the place allows it; else it is wrapped user text.
+- A system update takes the native role where the model has it and the place allows it; else it is wrapped user text. The
+  place depends on what follows: an update that ended a request, and of whose turn nothing is left to send, is wrapped from
+  then on. Nothing else that was sent ever changes.
 - `max_tokens` is always sent. A thinking budget stays below it, or thinking is off; with thinking, `temperature` and
   `top_k` are not sent. The protocol has no penalties and no seed.
 - `options` understood: thinking (`budgetTokens` or `budget_tokens`) and effort. `body` is merged over the result, last.
@@ -44,7 +46,7 @@ from .request import (
     UserMessage,
 )
 from .shapes import mapping, sequence, string
-from .system_update import may_be_native, wrapped
+from .system_update import wrapped
 
 API_VERSION: Final = "2023-06-01"
 DEFAULT_MAX_TOKENS: Final = 4096
@@ -161,26 +163,24 @@ class _Conversation:
 
     def __init__(self, request: LLMRequest) -> None:
         self.messages: list[Block] = []
-        self._native_updates = _NATIVE_UPDATES.fullmatch(request.model) is not None
         self._ids: dict[str, str] = {}
         self._used: set[str] = set()
         self._results: list[Block] = []
         self._behind: list[Block] = []
         """What follows the results in their message: media that cannot stand in them."""
-        for index, message in enumerate(request.messages):
+        for message in request.messages:
             if not isinstance(message, ToolMessage):
                 self._end_results()
-            self._add(request.messages, index, message)
+            self._add(message)
         self._end_results()
+        self._place_updates(native=_NATIVE_UPDATES.fullmatch(request.model) is not None)
 
-    def _add(self, messages: Sequence[RequestMessage], index: int, message: RequestMessage) -> None:
+    def _add(self, message: RequestMessage) -> None:
         match message:
             case UserMessage(content=content):
                 self._say("user", list(_blocks(content)))
             case SystemUpdate(text=text):
-                native = self._native_updates and may_be_native(messages, index)
-                said: Block = {"type": "text", "text": text if native else wrapped(text)}
-                self._say("system" if native else "user", [said])
+                self._say("system", [{"type": "text", "text": text}])
             case AssistantMessage(content=content):
                 self._assistant(content)
             case ToolMessage():
@@ -195,6 +195,20 @@ class _Conversation:
     def _end_results(self) -> None:
         self._say("user", self._results + self._behind)
         self._results, self._behind = [], []
+
+    def _place_updates(self, *, native: bool) -> None:
+        """Keep the native role where it may stand: behind a user message or a server tool's result, and only where the
+        model speaks next or the request ends. Two updates in a row are both wrapped."""
+        roles = [message["role"] for message in self.messages]
+        for at, message in enumerate(self.messages):
+            if roles[at] != "system":
+                continue
+            before = self.messages[at - 1] if at else None
+            follows = before is not None and (roles[at - 1] == "user" or before["content"][-1]["type"].endswith("_tool_result"))
+            if not (native and follows and roles[at + 1 : at + 2] in ([], ["assistant"])):
+                (block,) = message["content"]
+                message["role"] = "user"
+                block["text"] = wrapped(block["text"])
 
     # --- what the model said ------------------------------------------------------------------------------------------
 
@@ -291,6 +305,9 @@ def _server_call(call: Call, native: Mapping[str, Any]) -> list[Block]:
     if string(native.get("type")) not in ("server_tool_use", "mcp_tool_use") or not string(kept.get("type")):
         return []
     if native["type"] == "server_tool_use" and _SERVER_CALL_ID.fullmatch(call.id) is None:
+        return []
+    result: object = call.result
+    if not isinstance(result, dict | list) or not kept["type"].endswith("_tool_result"):
         return []
     return [
         {**native, "id": call.id, "name": call.name, "input": call.input},

@@ -40,12 +40,13 @@ from .request import (
     ToolMessage,
     UserMessage,
 )
-from .shapes import string
+from .shapes import mapping, string
 from .system_update import wrapped
 
 ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
 
 _REASONS: Final = re.compile(r"(?:.*[/.])?gpt-5(?!.*chat).*")
+_PHASES: Final = ("commentary", "final_answer")
 _SEPARATOR: Final = "\n\n"
 
 Item = dict[str, Any]
@@ -171,7 +172,8 @@ def _said(part: Text | Reasoning | Call) -> Iterator[Item]:
     match part:
         case Text(text=text, metadata=metadata):
             item: Item = {"role": "assistant", "content": text}
-            if phase := string(metadata_of(metadata, PROTOCOL).get("phase")):
+            phase = string(metadata_of(metadata, PROTOCOL).get("phase"))
+            if phase in _PHASES:
                 item["phase"] = phase
             yield item
         case Reasoning(text=text, metadata=metadata):
@@ -179,13 +181,19 @@ def _said(part: Text | Reasoning | Call) -> Iterator[Item]:
         case Call(executed=False, id=id):
             yield _call(part)
         case Call(id=id, result=result):
-            native = metadata_of(part.metadata, PROTOCOL).get("type")
-            if not part.is_error and native in HOSTED and isinstance(result, dict):
-                yield cast("Item", result)
+            if not part.is_error and _is_hosted_item(part):
+                yield result
                 return
             text = result if isinstance(result, str) else json_text(result)
             yield _call(part)
             yield {"type": "function_call_output", "call_id": id, "output": f"Error: {text}" if part.is_error else text}
+
+
+def _is_hosted_item(call: Call) -> bool:
+    """Whether the result is a hosted tool's whole item, under the id that no other call of the request has."""
+    item = mapping(call.result)
+    type = metadata_of(call.metadata, PROTOCOL).get("type")
+    return type in HOSTED and item.get("type") == type and item.get("id") == call.id and bool(string(item.get("status")))
 
 
 def _call(call: Call) -> Item:
@@ -194,6 +202,8 @@ def _call(call: Call) -> Item:
 
 def _reasoning(text: str, native: Mapping[str, Any]) -> Iterator[Item]:
     item: Item = {"type": "reasoning", "id": string(native.get("id")), "summary": []}
+    if not item["id"]:
+        return
     if encrypted := string(native.get("encrypted_content")):
         if text:
             item["summary"] = [{"type": "summary_text", "text": text}]

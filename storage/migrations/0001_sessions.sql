@@ -1,5 +1,5 @@
 -- The store itself, the log, and the projections of the log.
--- `event` is the truth. Everything from `session` to `question_request` is rebuilt from it; the tables behind are not.
+-- `event` is the truth. Everything from `session` to `managed_output` is rebuilt from it; the tables behind are not.
 -- Sessions and messages have an integer key inside and their text id outside. Bodies are MessagePack.
 
 CREATE TABLE store (
@@ -20,7 +20,6 @@ CREATE TABLE session (
     title TEXT NOT NULL,
     directory TEXT NOT NULL,
     parent_id TEXT,
-    origin_id TEXT,                  -- of a fork: the session whose history it was given
     agent TEXT,
     model BLOB,
     metadata BLOB,
@@ -39,7 +38,6 @@ CREATE TABLE session (
 CREATE INDEX session_order ON session (created, id);
 CREATE INDEX session_directory ON session (directory, created, id);
 CREATE INDEX session_parent ON session (parent_id, created, id) WHERE parent_id IS NOT NULL;
-CREATE INDEX session_origin ON session (origin_id) WHERE origin_id IS NOT NULL;
 CREATE INDEX session_unanswered ON session (key) WHERE unanswered_seq IS NOT NULL;
 CREATE VIRTUAL TABLE session_title USING fts5 (title, content = 'session', content_rowid = 'key', tokenize = 'trigram');
 
@@ -125,6 +123,13 @@ CREATE TABLE question_request (
 CREATE INDEX question_request_order ON question_request (session, asked_seq);
 CREATE INDEX question_request_message ON question_request (message);
 CREATE INDEX question_request_open ON question_request (session, asked_seq) WHERE ended_seq IS NULL;
+
+CREATE TABLE managed_output (
+    session INTEGER NOT NULL REFERENCES session (key),
+    path TEXT NOT NULL,
+    PRIMARY KEY (session, path)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX managed_output_path ON managed_output (path);
 
 CREATE TABLE open_fragment (
     key INTEGER PRIMARY KEY,

@@ -60,7 +60,9 @@ class _Stream(msgspec.Struct):
         return event({"type": type, "sequence_number": self.sent - 1, **fields}, type).data
 
     def response(self, status: str, **fields: Any) -> dict[str, Any]:
-        return {"id": f"resp_{self.number}", "object": "response", "model": self.model, "status": status, **fields}
+        head: dict[str, Any] = {"id": f"resp_{self.number}", "object": "response", "created_at": 1, "model": self.model}
+        head |= {"status": status, "error": None, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+        return head | fields
 
     def start(self) -> Iterator[bytes]:
         if not self.sent:
@@ -72,14 +74,14 @@ class _Stream(msgspec.Struct):
             self.open = len(self.items)
             id = f"{'msg' if kind == 'message' else 'rs'}_{self.number}_{self.open}"
             item: dict[str, Any] = {"id": id, "type": kind}
-            item |= {"role": "assistant", "content": []} if kind == "message" else {"summary": []}
+            item |= {"role": "assistant", "status": "in_progress", "content": []} if kind == "message" else {"summary": []}
             self.items.append(item)
             yield self.event("response.output_item.added", output_index=self.open, item=item)
         item = self.items[self.open]
         where = {"item_id": item["id"], "output_index": self.open}
         item["text"] = item.get("text", "") + text
         if kind == "message":
-            yield self.event("response.output_text.delta", **where, content_index=0, delta=text)
+            yield self.event("response.output_text.delta", **where, content_index=0, delta=text, logprobs=[])
         else:
             yield self.event("response.reasoning_summary_text.delta", **where, summary_index=0, delta=text)
 
@@ -168,7 +170,7 @@ def error_body(status: int, message: str) -> bytes:
 def _usage(usage: Usage) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt,
-        "input_tokens_details": {"cached_tokens": usage.cached},
+        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
         "output_tokens": usage.completion,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning},
         "total_tokens": usage.prompt + usage.completion,

@@ -1,0 +1,296 @@
+"""One conversation across three protocols: each request is valid, and continuation metadata meets only its own model.
+
+The turns are decoded from each protocol's own stream, so that the metadata is what the decoders make.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from steerway.protocol.llm.adapter import Adapter
+from steerway.protocol.llm.anthropic_messages import AnthropicMessagesAdapter
+from steerway.protocol.llm.events import (
+    Finished,
+    LLMEvent,
+    ReasoningDelta,
+    ReasoningEnd,
+    TextDelta,
+    TextEnd,
+    ToolCall,
+    ToolResult,
+)
+from steerway.protocol.llm.invariants import check
+from steerway.protocol.llm.lowering import lower
+from steerway.protocol.llm.openai_chat import OpenAIChatAdapter
+from steerway.protocol.llm.openai_responses import OpenAIResponsesAdapter
+from steerway.protocol.llm.request import Generation, LLMRequest, SystemUpdate
+from steerway.protocol.values.failure import Failure
+from steerway.protocol.values.ids import CallId, MessageId, PartId
+from steerway.protocol.values.message import (
+    AssistantContent,
+    AssistantMessage,
+    Message,
+    ModelSwitchedMessage,
+    ReasoningPart,
+    TextPart,
+    ToolCompleted,
+    ToolPart,
+    UserMessage,
+)
+from steerway.protocol.values.model import ModelRef
+from steerway.protocol.values.tool import FileContent, TextContent, ToolDefinition
+from support import anthropic_messages, openai_chat, openai_responses
+from support.answers import Answer, answer, event, interleave, reasoning, text, tool_call
+from support.decoding import decode
+from support.provider import Wire
+
+ADAPTERS: Mapping[str, Adapter] = {
+    adapter.protocol: adapter for adapter in (OpenAIChatAdapter(), OpenAIResponsesAdapter(), AnthropicMessagesAdapter())
+}
+WIRES: Mapping[str, Wire] = {
+    "openai-chat": openai_chat,
+    "openai-responses": openai_responses,
+    "anthropic-messages": anthropic_messages,
+}
+MODELS = {
+    "openai-chat": ModelRef(provider="local", id="small"),
+    "openai-responses": ModelRef(provider="openai", id="gpt-5"),
+    "anthropic-messages": ModelRef(provider="anthropic", id="claude-1"),
+}
+OPAQUE = {
+    "openai-chat": "reasoning_content",
+    "openai-responses": openai_responses.ENCRYPTED,
+    "anthropic-messages": anthropic_messages.SIGNATURE,
+}
+"""What of each protocol's scripted answers only its own model may see again."""
+READ = ToolDefinition(name="read", description="Reads.", input_schema={"type": "object", "properties": {"path": {}}})
+BOOM = Failure(type="provider.internal", message="boom")
+SEARCHES: Mapping[str, tuple[bytes, str]] = {
+    "anthropic-messages": (
+        b"".join(
+            part.data
+            for part in (
+                event(
+                    {
+                        "type": "content_block_start",
+                        "index": 0,
+                        "content_block": {
+                            "type": "server_tool_use",
+                            "id": "srvtoolu_1",
+                            "name": "web_search",
+                            "input": {"query": "e"},
+                        },
+                    }
+                ),
+                event(
+                    {
+                        "type": "content_block_start",
+                        "index": 1,
+                        "content_block": {
+                            "type": "web_search_tool_result",
+                            "tool_use_id": "srvtoolu_1",
+                            "content": [{"type": "web_search_result", "encrypted_content": "hidden"}],
+                        },
+                    }
+                ),
+                event({"type": "content_block_delta", "index": 2, "delta": {"type": "text_delta", "text": "E."}}),
+                event({"type": "message_stop"}),
+            )
+        ),
+        "web_search_tool_result",
+    ),
+    "openai-responses": (
+        event(
+            {
+                "type": "response.completed",
+                "response": {
+                    "output": [
+                        {
+                            "id": "ws_1",
+                            "type": "web_search_call",
+                            "status": "completed",
+                            "action": {"type": "search", "query": "e"},
+                        },
+                        {"type": "message", "content": [{"type": "output_text", "text": "E."}]},
+                    ]
+                },
+            }
+        ).data,
+        "web_search_call",
+    ),
+}
+"""An answer with a search that the provider ran, and the word on the wire by which it goes back as it came."""
+
+
+def stream(protocol: str, number: int, scripted: Answer) -> bytes:
+    parts = WIRES[protocol].render(scripted.parts, number=number, model="m", with_usage=True)
+    return b"".join(part for part in parts if isinstance(part, bytes))
+
+
+def turn(protocol: str, number: int, stream: bytes, *, model: ModelRef | None = None, failed: bool = False) -> AssistantMessage:
+    """The history that a turn leaves when this stream was its answer; local calls are settled with text and an image."""
+    content = tuple(parts(decode(ADAPTERS[protocol], [stream]), number))
+    return AssistantMessage(
+        id=MessageId(f"msg_{number}"),
+        created=1,
+        agent="build",
+        model=model or MODELS[protocol],
+        attempt=1,
+        content=content,
+        finish="error" if failed else "stop",
+        error=BOOM if failed else None,
+        completed=2,
+    )
+
+
+def parts(events: Iterable[LLMEvent], number: int) -> Iterable[AssistantContent]:
+    said: dict[str, str] = {}
+    results = {found.id: found for found in events if isinstance(found, ToolResult)}
+    for found in events:
+        match found:
+            case TextDelta(id=id, text=delta) | ReasoningDelta(id=id, text=delta):
+                said[id] = said.get(id, "") + delta
+            case TextEnd(id=id, metadata=metadata):
+                yield TextPart(id=PartId(f"prt_{number}_{id}"), text=said.get(id, ""), metadata=metadata)
+            case ReasoningEnd(id=id, metadata=metadata):
+                yield ReasoningPart(id=PartId(f"prt_{number}_{id}"), text=said.get(id, ""), metadata=metadata)
+            case ToolCall(id=id, input=input):
+                result = results.get(id)
+                files = (TextContent(text="found"), FileContent(data=b"\x89PNG", mime="image/png"))
+                yield ToolPart(
+                    id=CallId(f"call_{number}_{id}"),
+                    name=found.name,
+                    provider_call_id=found.provider_call_id,
+                    executed=found.executed,
+                    state=ToolCompleted(
+                        input=input or {}, content=() if result else files, result=result.result if result else None
+                    ),
+                    created=1,
+                    metadata=found.metadata,
+                    result_metadata=result.metadata if result else None,
+                )
+            case _:
+                pass
+
+
+def user(words: str) -> UserMessage:
+    return UserMessage(id=MessageId("msg_u"), created=1, text=words)
+
+
+def switch(model: ModelRef) -> ModelSwitchedMessage:
+    return ModelSwitchedMessage(id=MessageId("msg_m"), created=1, model=model)
+
+
+def sent(protocol: str, history: Iterable[Message], *, model: ModelRef | None = None, update: bool = False) -> str:
+    """The body of the request, which the protocol's strict rules accept."""
+    target = model or MODELS[protocol]
+    messages = lower(tuple(history), target)
+    if update:
+        messages = (*messages, SystemUpdate(text="It is <later>."))
+    check(messages)
+    body = (
+        ADAPTERS[protocol]
+        .encode(
+            LLMRequest(
+                model=target.id,
+                system=("Be kind.",),
+                messages=messages,
+                tools=(READ,),
+                tool_choice="auto",
+                generation=Generation(),
+                options={},
+                body={},
+            )
+        )
+        .body
+    )
+    payload: dict[str, Any] = json.loads(body)
+    assert WIRES[protocol].violations(payload) == []
+    return body.decode()
+
+
+def worked(protocol: str, number: int, *, model: ModelRef | None = None, failed: bool = False) -> tuple[Message, ...]:
+    """An exchange with thoughts and two parallel calls, then one with thoughts and an answer."""
+    calls = interleave(tool_call("read", {"path": "a"}, deltas=3), tool_call("read", {"path": "b"}, deltas=2))
+    first = answer(reasoning(f"thought {number} aloud", deltas=2), text("I look."), calls)
+    second = answer(reasoning(f"thought {number} again"), text(f"answer {number}", deltas=2))
+    return (
+        user(f"question {number}"),
+        turn(protocol, 10 * number, stream(protocol, 10 * number, first), model=model, failed=failed),
+        turn(protocol, 10 * number + 1, stream(protocol, 10 * number + 1, second), model=model, failed=failed),
+    )
+
+
+def test_a_conversation_that_switches_between_all_protocols_is_valid_in_each() -> None:
+    history: tuple[Message, ...] = ()
+    for number, protocol in enumerate([*ADAPTERS, *reversed(list(ADAPTERS))], 1):
+        history += (switch(MODELS[protocol]), *worked(protocol, number))
+        for target in ADAPTERS:
+            # Between a call and its result nothing is sent, but behind the results of a turn a request may end.
+            for end in (len(history), len(history) - 1, len(history) - 2):
+                body = sent(target, history[:end])
+                assert f"question {number}" in body
+            assert f"answer {number}" in sent(target, history, update=True)
+
+
+@pytest.mark.parametrize("origin", list(ADAPTERS))
+def test_opaque_data_goes_back_to_the_very_model_that_gave_it_and_to_no_other(origin: str) -> None:
+    history = worked(origin, 1)
+    assert OPAQUE[origin] in sent(origin, history)
+    variant = ModelRef(provider=MODELS[origin].provider, id=MODELS[origin].id, variant="deep")
+    assert OPAQUE[origin] in sent(origin, history, model=variant)
+    sibling = ModelRef(provider=MODELS[origin].provider, id="another")
+    stranger = ModelRef(provider="another", id=MODELS[origin].id)
+    for target, model in [*((other, None) for other in ADAPTERS if other != origin), (origin, sibling), (origin, stranger)]:
+        body = sent(target, history, model=model)
+        assert OPAQUE[origin] not in body
+        assert "thought 1 aloud" in body, "what was thought aloud goes on as text"
+
+
+@pytest.mark.parametrize("origin", list(ADAPTERS))
+def test_a_failed_turn_gives_no_opaque_data_to_anyone(origin: str) -> None:
+    for target in ADAPTERS:
+        body = sent(target, worked(origin, 1, failed=True))
+        assert OPAQUE[origin] not in body
+        assert "thought 1 aloud" in body
+
+
+@pytest.mark.parametrize("other", ["openai-chat", "openai-responses"])
+def test_back_at_the_first_model_its_own_opaque_data_goes_back_and_only_its_own(other: str) -> None:
+    """Field report PRV-01."""
+    history = (*worked("anthropic-messages", 1), switch(MODELS[other]), *worked(other, 2), user("and now?"))
+    there = sent(other, history)
+    assert anthropic_messages.SIGNATURE not in there
+    assert OPAQUE[other] in there
+    back = sent("anthropic-messages", history)
+    assert anthropic_messages.SIGNATURE in back
+    assert OPAQUE[other] not in back
+    assert '"thinking":"thought 1 aloud"' in back
+    assert '"text":"thought 2 aloud"' in back
+
+
+@pytest.mark.parametrize("origin", list(SEARCHES))
+def test_what_a_provider_ran_goes_back_as_it_came_and_elsewhere_is_a_call_with_its_result(origin: str) -> None:
+    answered, native = SEARCHES[origin]
+    events = decode(ADAPTERS[origin], [answered])
+    assert isinstance(events[-1], Finished)
+    history = (user("Search."), turn(origin, 1, answered), user("And?"))
+    assert f'"type":"{native}"' in sent(origin, history)
+    for target in ADAPTERS:
+        if target != origin:
+            body = sent(target, history)
+            assert f'"type":"{native}"' not in body
+            assert '"web_search"' in body, "the call is still told"
+            assert "And?" in body
+
+
+def test_broken_arguments_leave_a_history_that_every_protocol_accepts() -> None:
+    """Field report PRV-02."""
+    for origin in ADAPTERS:
+        for raw in ('{"path": "a', '["a"]', "", '{"a":1,"a":2}', '{"a": "\n"}'):
+            calls = answer(tool_call("read", [raw] if raw else "", deltas=1 if raw else 0))
+            history = (user("Hi"), turn(origin, 1, stream(origin, 1, calls)), user("Go on."))
+            for target in ADAPTERS:
+                assert "Go on." in sent(target, history)
