@@ -26,8 +26,9 @@ import structlog
 import trio
 
 from ..protocol.codec import MSGPACK
-from ..protocol.values.event import Event, ServerDiagnostic
-from ..protocol.values.ids import Generation, IdSource
+from ..protocol.values.errors import SessionNotFoundError
+from ..protocol.values.event import Event, ServerDiagnostic, SessionRemoved
+from ..protocol.values.ids import Generation, IdSource, SessionId
 from ..protocol.values.permission import Rule
 from ..storage.database import Database, Owner
 from ..storage.outputs import OutputFiles
@@ -40,9 +41,12 @@ from .client.transport import Transport
 from .configuration import Configuration
 from .feed import Feed
 from .gateway.connection import TransportClosed, serve_connection
+from .gateway.instance_handlers import InstanceHandlers
 from .gateway.limits import Limits
 from .gateway.listener import Listening, serve
-from .gateway.router import Router, server_limits
+from .gateway.request_handlers import RequestHandlers
+from .gateway.router import Router
+from .gateway.session_handlers import SessionHandlers
 from .models.models import Models
 from .session import recovery
 from .session.registry import SessionRegistry
@@ -106,6 +110,7 @@ class House:
         directory: str,
         environ: Mapping[str, str],
         blocking: Blocking,
+        keeping: Blocking,
         now_ms: Callable[[], int],
         random_bytes: Callable[[int], bytes],
         take_over: bool,
@@ -129,7 +134,7 @@ class House:
         self._outputs = OutputFiles(self._path.absolute().parent / OUTPUTS_FOLDER, now_ms=now_ms, random_bytes=random_bytes)
         bounds = configuration.tool_output
         output_limits = OutputLimits(max_lines=bounds.max_lines, max_bytes=bounds.max_bytes)
-        self.tools = ToolRegistry(OutputBounds(self._outputs, blocking, limits=output_limits, on_lost=self._output_lost))
+        self.tools = ToolRegistry(OutputBounds(self._outputs, keeping, limits=output_limits, on_lost=self._output_lost))
         self._output_limits = output_limits
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -218,9 +223,12 @@ class House:
         for session_id in await storage.read(lambda reader: reader.unfinished_sessions()):
             if await recovery.settle(services, session_id):
                 _log.info("settled what an ended process left", session_id=session_id)
-        sessions = SessionRegistry(services)
-        limits = server_limits(self._limits.requests, self._limits.subscriptions)
-        router = Router(services, sessions, self._feed, default_directory=self._directory, version=_version(), limits=limits)
+        sessions = SessionRegistry(services, removed=self._session_removed)
+        router = Router(
+            SessionHandlers(services, sessions, default_directory=self._directory).handlers(),
+            RequestHandlers(services, sessions).handlers(),
+            InstanceHandlers(services, self._feed, version=_version(), limits=self._limits).handlers(),
+        )
         self._router = router
         for tool in built_in_tools(
             now=lambda: datetime.fromtimestamp(self._now_ms() / 1_000).astimezone(),
@@ -267,7 +275,17 @@ class House:
             now_ms=self._now_ms,
             blocking=self._blocking,
             max_pending=MAX_PENDING,
+            policy=self._configuration.permissions.policy,
+            random=self._random,
         )
+
+    def _random(self) -> float:
+        return int.from_bytes(self._random_bytes(4), "big") / (1 << 32)
+
+    def _session_removed(self, session_id: SessionId, error: SessionNotFoundError) -> None:
+        self._feed.end_session(session_id, error)
+        removed = SessionRemoved()
+        self._feed.publish_live(Event(type=removed.type, created=self._now_ms(), data=removed, session_id=session_id))
 
     async def _sweep_outputs(self) -> None:
         while True:
@@ -315,6 +333,7 @@ async def open_runtime(
         directory=str(Path.cwd() / (directory or "")),
         environ=os.environ if environ is None else environ,
         blocking=blocking or Threads(),
+        keeping=blocking or Threads(limit=4),  # apart, so that hung tools never hold up the keeping of outputs
         now_ms=now_ms,
         random_bytes=random_bytes,
         take_over=take_over,

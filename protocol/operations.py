@@ -11,25 +11,42 @@ from typing import Any
 import msgspec
 
 from .contract import ContractIR, Guard, Operation, Retry
+from .values.agent import AgentInfo
 from .values.errors import (
+    AgentNotFoundError,
     ConflictError,
     CursorExpiredError,
     DeclaredError,
     InboxFullError,
     InvalidCursorError,
+    MessageNotFoundError,
     ModelUnavailableError,
+    PermissionNotFoundError,
     PromptNotFoundError,
+    QuestionNotFoundError,
     SessionNotFoundError,
     StorageUnavailableError,
 )
-from .values.ids import Generation, MessageId, PageCursor, SessionId
+from .values.event import PermissionReplied, QuestionRejected, QuestionReplied
+from .values.ids import Generation, MessageId, PageCursor, RequestId, SessionId
 from .values.location import Location
 from .values.message import Message
 from .values.model import ModelRef
 from .values.page import Order, Page
+from .values.permission import PermissionReply, PermissionRequest, SavedPermission
 from .values.prompt import Admission, Delivery, PromptFileInput
+from .values.question import QuestionRequest
 from .values.server import Health, ServerInfo
-from .values.session import IdleOutcome, Interrupted, Outcome, Running, Session, WithdrawOutcome
+from .values.session import (
+    Attachment,
+    IdleOutcome,
+    Interrupted,
+    Outcome,
+    PromptOutcome,
+    Running,
+    Session,
+    WithdrawOutcome,
+)
 from .values.value import Value
 
 
@@ -76,9 +93,73 @@ class SendPrompt(Params, frozen=True, kw_only=True):
     resume: bool | None = None
 
 
-class WithdrawPrompt(Params, frozen=True, kw_only=True):
+class RedeliverPrompt(Params, frozen=True, kw_only=True):
     session_id: SessionId
     id: MessageId
+    delivery: Delivery
+
+
+class PromptParams(Params, frozen=True, kw_only=True):
+    session_id: SessionId
+    id: MessageId
+
+
+class UpdateSession(Params, frozen=True, kw_only=True):
+    """What is left out stays as it is."""
+
+    session_id: SessionId
+    title: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class ForkSession(Params, frozen=True, kw_only=True):
+    """`before` is the first message that the fork does not have; without it the fork has all settled history."""
+
+    session_id: SessionId
+    before: MessageId | None = None
+
+
+class MessageParams(Params, frozen=True, kw_only=True):
+    session_id: SessionId
+    message_id: MessageId
+
+
+class SwitchAgent(Params, frozen=True, kw_only=True):
+    session_id: SessionId
+    agent: str
+
+
+class ListRequests(Params, frozen=True, kw_only=True):
+    """Of one session and its descendants, or of all."""
+
+    session_id: SessionId | None = None
+
+
+class PermissionAnswer(Params, frozen=True, kw_only=True):
+    """`message` goes with `reject`: what the model should do instead."""
+
+    request_id: RequestId
+    reply: PermissionReply
+    message: str | None = None
+
+
+class ListSavedPermissions(Params, frozen=True, kw_only=True):
+    directory: str | None = None
+
+
+class ForgetPermission(Params, frozen=True, kw_only=True):
+    id: str
+
+
+class QuestionAnswer(Params, frozen=True, kw_only=True):
+    """One list of answers for each question."""
+
+    request_id: RequestId
+    answers: tuple[tuple[str, ...], ...]
+
+
+class QuestionParams(Params, frozen=True, kw_only=True):
+    request_id: RequestId
 
 
 class ListMessages(Params, frozen=True, kw_only=True):
@@ -129,7 +210,7 @@ def _operation(
 ) -> Operation[Any, Any]:
     namespace, name = method.split(".")
     guards: tuple[Guard, ...] = () if public else ("authenticated",)
-    if "session_id" in params.__struct_fields__:
+    if "session_id" in params.__struct_fields__[: len(params.__struct_fields__) - len(params.__struct_defaults__)]:
         guards = (*guards, "session")
         errors = (SessionNotFoundError, *errors)
     return Operation(
@@ -175,9 +256,9 @@ SESSIONS_PROMPT: Operation[SendPrompt, Admission] = _operation(
 SESSIONS_PENDING: Operation[SessionParams, tuple[Admission, ...]] = _operation(
     "sessions.pending", SessionParams, tuple[Admission, ...], "Admitted Prompts that wait, in admission order."
 )
-SESSIONS_WITHDRAW: Operation[WithdrawPrompt, WithdrawOutcome] = _operation(
+SESSIONS_WITHDRAW: Operation[PromptParams, WithdrawOutcome] = _operation(
     "sessions.withdraw",
-    WithdrawPrompt,
+    PromptParams,
     WithdrawOutcome,
     "Take a pending prompt back; the answer says whether promotion was faster.",
     PromptNotFoundError,
@@ -216,6 +297,114 @@ SESSIONS_SWITCH_MODEL: Operation[SwitchModel, Session] = _operation(
     StorageUnavailableError,
     retry="keyed",
 )
+SESSIONS_REDELIVER: Operation[RedeliverPrompt, Admission] = _operation(
+    "sessions.redeliver",
+    RedeliverPrompt,
+    Admission,
+    "Change the delivery of a pending prompt; a prompt that becomes a steer wakes the session.",
+    PromptNotFoundError,
+    ConflictError,
+    StorageUnavailableError,
+    retry="keyed",
+)
+SESSIONS_WAIT_PROMPT: Operation[PromptParams, PromptOutcome] = _operation(
+    "sessions.wait_prompt",
+    PromptParams,
+    PromptOutcome,
+    "Answered when the prompt's turn is terminal, or the prompt is withdrawn; starts nothing.",
+    PromptNotFoundError,
+)
+SESSIONS_UPDATE: Operation[UpdateSession, Session] = _operation(
+    "sessions.update", UpdateSession, Session, "Set title or metadata.", StorageUnavailableError, retry="keyed"
+)
+SESSIONS_REMOVE: Operation[SessionParams, None] = _operation(
+    "sessions.remove",
+    SessionParams,
+    None,
+    "Interrupt the session and delete it, its log and its children. Its id cannot be used again.",
+    StorageUnavailableError,
+    retry="never",
+)
+SESSIONS_FORK: Operation[ForkSession, Session] = _operation(
+    "sessions.fork",
+    ForkSession,
+    Session,
+    "A new session with the settled history of this one.",
+    MessageNotFoundError,
+    StorageUnavailableError,
+    retry="never",
+)
+SESSIONS_MESSAGE: Operation[MessageParams, Message] = _operation(
+    "sessions.message", MessageParams, Message, "One message of the session.", MessageNotFoundError
+)
+SESSIONS_CONTEXT: Operation[SessionParams, tuple[Message, ...]] = _operation(
+    "sessions.context", SessionParams, tuple[Message, ...], "The messages selected as Session History for the next turn."
+)
+SESSIONS_SWITCH_AGENT: Operation[SwitchAgent, Session] = _operation(
+    "sessions.switch_agent",
+    SwitchAgent,
+    Session,
+    "Select the agent of the next Provider Turn.",
+    AgentNotFoundError,
+    StorageUnavailableError,
+    retry="keyed",
+)
+SESSIONS_ATTACH: Operation[SessionParams, Attachment] = _operation(
+    "sessions.attach",
+    SessionParams,
+    Attachment,
+    "What a client needs to join the session, of one moment: the session, its inbox, its open requests, the running turn.",
+)
+PERMISSIONS_LIST: Operation[ListRequests, tuple[PermissionRequest, ...]] = _operation(
+    "permissions.list", ListRequests, tuple[PermissionRequest, ...], "Permission requests that wait for an answer."
+)
+PERMISSIONS_REPLY: Operation[PermissionAnswer, PermissionReplied] = _operation(
+    "permissions.reply",
+    PermissionAnswer,
+    PermissionReplied,
+    "Answer a permission request. The first answer wins; a later one is told what it was.",
+    PermissionNotFoundError,
+    ConflictError,
+    StorageUnavailableError,
+    retry="never",
+)
+PERMISSIONS_SAVED: Operation[ListSavedPermissions, tuple[SavedPermission, ...]] = _operation(
+    "permissions.saved", ListSavedPermissions, tuple[SavedPermission, ...], "Approvals that were kept by `always`."
+)
+PERMISSIONS_FORGET: Operation[ForgetPermission, None] = _operation(
+    "permissions.forget",
+    ForgetPermission,
+    None,
+    "Forget a kept approval; forgetting one that is not there is no error.",
+    StorageUnavailableError,
+    retry="keyed",
+)
+QUESTIONS_LIST: Operation[ListRequests, tuple[QuestionRequest, ...]] = _operation(
+    "questions.list", ListRequests, tuple[QuestionRequest, ...], "Questions that wait for an answer."
+)
+QUESTIONS_REPLY: Operation[QuestionAnswer, QuestionReplied] = _operation(
+    "questions.reply",
+    QuestionAnswer,
+    QuestionReplied,
+    "Answer a question. The first answer wins; a later one is told what it was.",
+    QuestionNotFoundError,
+    ConflictError,
+    StorageUnavailableError,
+    retry="never",
+)
+QUESTIONS_REJECT: Operation[QuestionParams, QuestionRejected] = _operation(
+    "questions.reject",
+    QuestionParams,
+    QuestionRejected,
+    "Dismiss a question, which stops the drain that asked it.",
+    QuestionNotFoundError,
+    ConflictError,
+    StorageUnavailableError,
+    retry="never",
+)
+AGENTS_LIST: Operation[NoParams, tuple[AgentInfo, ...]] = _operation(
+    "agents.list", NoParams, tuple[AgentInfo, ...], "The agents a session can be given; the first is the default."
+)
 SESSIONS_EVENTS: Operation[WatchSession, SessionStream] = _operation(
     "sessions.events",
     WatchSession,
@@ -250,6 +439,23 @@ CONTRACT = ContractIR(
         SESSIONS_ACTIVE,
         SESSIONS_MESSAGES,
         SESSIONS_SWITCH_MODEL,
+        SESSIONS_SWITCH_AGENT,
+        SESSIONS_REDELIVER,
+        SESSIONS_WAIT_PROMPT,
+        SESSIONS_UPDATE,
+        SESSIONS_REMOVE,
+        SESSIONS_FORK,
+        SESSIONS_MESSAGE,
+        SESSIONS_CONTEXT,
+        SESSIONS_ATTACH,
+        PERMISSIONS_LIST,
+        PERMISSIONS_REPLY,
+        PERMISSIONS_SAVED,
+        PERMISSIONS_FORGET,
+        QUESTIONS_LIST,
+        QUESTIONS_REPLY,
+        QUESTIONS_REJECT,
+        AGENTS_LIST,
         SESSIONS_EVENTS,
         EVENTS_SUBSCRIBE,
         SERVER_INFO,

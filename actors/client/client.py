@@ -16,8 +16,10 @@ import trio
 
 from ...protocol.codec import Codec
 from ...protocol.contract import Operation
+from .agents import AgentCatalog
 from .connection import Connection
 from .events import Events
+from .requests import Permissions, Questions
 from .server import Server
 from .sessions import Sessions
 from .stream import EventStream
@@ -28,7 +30,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Client:
-    """Operations by namespace: `sessions`, `events`, `server`.
+    """Operations by namespace: `sessions`, `events`, `permissions`, `questions`, `agents`, `server`.
 
     Takes over `transport`; its reading task runs in `nursery`, whose end is the client's end. `opener` opens another
     transport to the same server, which only `sessions.follow` does.
@@ -40,6 +42,9 @@ class Client:
         self._opener = opener
         self.sessions = Sessions(self)
         self.events = Events(self)
+        self.permissions = Permissions(self)
+        self.questions = Questions(self)
+        self.agents = AgentCatalog(self)
         self.server = Server(self)
 
     async def call(self, operation: Operation[ParamsT, ResultT], params: ParamsT, *, timeout: float | None = None) -> ResultT:

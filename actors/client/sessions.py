@@ -13,28 +13,42 @@ from typing import Any
 
 from ...protocol.operations import (
     SESSIONS_ACTIVE,
+    SESSIONS_ATTACH,
+    SESSIONS_CONTEXT,
     SESSIONS_CREATE,
     SESSIONS_EVENTS,
+    SESSIONS_FORK,
     SESSIONS_GET,
     SESSIONS_INTERRUPT,
     SESSIONS_LIST,
+    SESSIONS_MESSAGE,
     SESSIONS_MESSAGES,
     SESSIONS_PENDING,
     SESSIONS_PROMPT,
+    SESSIONS_REDELIVER,
+    SESSIONS_REMOVE,
     SESSIONS_RESUME,
+    SESSIONS_SWITCH_AGENT,
     SESSIONS_SWITCH_MODEL,
+    SESSIONS_UPDATE,
     SESSIONS_WAIT,
+    SESSIONS_WAIT_PROMPT,
     SESSIONS_WITHDRAW,
     CreateSession,
+    ForkSession,
     ListMessages,
     ListSessions,
+    MessageParams,
     NoParams,
+    PromptParams,
+    RedeliverPrompt,
     SendPrompt,
     SessionParams,
     SessionStream,
+    SwitchAgent,
     SwitchModel,
+    UpdateSession,
     WatchSession,
-    WithdrawPrompt,
 )
 from ...protocol.values.ids import Generation, MessageId, PageCursor, SessionId
 from ...protocol.values.location import Location
@@ -42,7 +56,16 @@ from ...protocol.values.message import Message
 from ...protocol.values.model import ModelRef
 from ...protocol.values.page import Order, Page
 from ...protocol.values.prompt import Admission, Delivery, PromptFileInput
-from ...protocol.values.session import IdleOutcome, Interrupted, Outcome, Running, Session, WithdrawOutcome
+from ...protocol.values.session import (
+    Attachment,
+    IdleOutcome,
+    Interrupted,
+    Outcome,
+    PromptOutcome,
+    Running,
+    Session,
+    WithdrawOutcome,
+)
 from .calls import Calls
 from .follow import Following
 from .stream import EventStream
@@ -130,8 +153,15 @@ class Sessions:
         timeout: float | None = None,
     ) -> WithdrawOutcome:
         """Take a pending prompt back; the answer says whether promotion was faster."""
-        params = WithdrawPrompt(session_id=session_id, id=id)
+        params = PromptParams(session_id=session_id, id=id)
         return await self._calls.call(SESSIONS_WITHDRAW, params, timeout=timeout)
+
+    async def redeliver(
+        self, session_id: SessionId, id: MessageId, delivery: Delivery, *, timeout: float | None = None
+    ) -> Admission:
+        """Change the delivery of a pending prompt; one that becomes a steer wakes the session."""
+        params = RedeliverPrompt(session_id=session_id, id=id, delivery=delivery)
+        return await self._calls.call(SESSIONS_REDELIVER, params, timeout=timeout)
 
     async def interrupt(self, session_id: SessionId, *, timeout: float | None = None) -> Interrupted:
         """Stop what runs in the session; nothing happens when it is idle."""
@@ -144,6 +174,48 @@ class Sessions:
     async def wait(self, session_id: SessionId, *, timeout: float | None = None) -> IdleOutcome:
         """Answered when the session is idle; starts nothing."""
         return await self._calls.call(SESSIONS_WAIT, SessionParams(session_id=session_id), timeout=timeout)
+
+    async def wait_prompt(self, session_id: SessionId, id: MessageId, *, timeout: float | None = None) -> PromptOutcome:
+        """Answered when the prompt's turn is terminal, or the prompt is withdrawn; starts nothing."""
+        return await self._calls.call(SESSIONS_WAIT_PROMPT, PromptParams(session_id=session_id, id=id), timeout=timeout)
+
+    async def update(
+        self,
+        session_id: SessionId,
+        *,
+        title: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Session:
+        """Set title or metadata; what is left out stays as it is."""
+        params = UpdateSession(session_id=session_id, title=title, metadata=metadata)
+        return await self._calls.call(SESSIONS_UPDATE, params, timeout=timeout)
+
+    async def remove(self, session_id: SessionId, *, timeout: float | None = None) -> None:
+        """Interrupt the session and delete it, its log and its children. Its id cannot be used again."""
+        await self._calls.call(SESSIONS_REMOVE, SessionParams(session_id=session_id), timeout=timeout)
+
+    async def fork(self, session_id: SessionId, *, before: MessageId | None = None, timeout: float | None = None) -> Session:
+        """A new session with the settled history of this one, or with what stands before a message."""
+        return await self._calls.call(SESSIONS_FORK, ForkSession(session_id=session_id, before=before), timeout=timeout)
+
+    async def attach(self, session_id: SessionId, *, timeout: float | None = None) -> Attachment:
+        """What it takes to join the session in the middle; `events(after=seq)` goes on from there."""
+        return await self._calls.call(SESSIONS_ATTACH, SessionParams(session_id=session_id), timeout=timeout)
+
+    async def message(self, session_id: SessionId, message_id: MessageId, *, timeout: float | None = None) -> Message:
+        """One message of the session."""
+        params = MessageParams(session_id=session_id, message_id=message_id)
+        return await self._calls.call(SESSIONS_MESSAGE, params, timeout=timeout)
+
+    async def context(self, session_id: SessionId, *, timeout: float | None = None) -> tuple[Message, ...]:
+        """The messages selected as Session History for the next turn."""
+        return await self._calls.call(SESSIONS_CONTEXT, SessionParams(session_id=session_id), timeout=timeout)
+
+    async def switch_agent(self, session_id: SessionId, agent: str, *, timeout: float | None = None) -> Session:
+        """Select the agent of the next Provider Turn."""
+        params = SwitchAgent(session_id=session_id, agent=agent)
+        return await self._calls.call(SESSIONS_SWITCH_AGENT, params, timeout=timeout)
 
     async def active(self, *, timeout: float | None = None) -> dict[str, Running]:
         """The sessions that the server is working on right now."""

@@ -17,7 +17,6 @@ from msgspec import structs
 from ...protocol.llm.request import LLMRequest
 from .catalog import ModelInfo, merged, merged_generation
 
-
 _NEEDS_LIMIT: Final = ("anthropic-messages",)
 """Protocols whose requests have to name an output limit."""
 

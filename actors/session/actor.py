@@ -13,90 +13,125 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
 import trio
 
 from ...protocol.values.errors import (
-    ConflictError,
     DeclaredError,
-    InboxFullError,
     InternalError,
     InvalidRequestError,
-    PromptNotFoundError,
     ServiceUnavailableError,
     SessionNotFoundError,
 )
-from ...protocol.values.event import Activity, ModelSwitched, PromptAdmitted, PromptWithdrawn
+from ...protocol.values.event import Activity
 from ...protocol.values.ids import MessageId, SessionId
-from ...protocol.values.prompt import Admission
+from ...protocol.values.permission import SavedPermission
+from ...protocol.values.prompt import Admission, Delivery
 from ...protocol.values.session import (
+    Attachment,
     CompletedOutcome,
     FailedOutcome,
-    IdleOutcome,
     Interrupted,
     InterruptedOutcome,
     Outcome,
     PromotedOutcome,
-    Session,
     WithdrawnOutcome,
-    WithdrawOutcome,
 )
 from ...storage.journal import Transaction
 from ...storage.reader import Reader
 from ..mailbox import Answer, Mailbox
-from ..storage import Chain
+from .attachment import attachment
+from .coordinator import Coordinator, answer_late
 from .drain import Drain
-from .letters import Admit, Create, Interrupt, Resume, SessionLetter, SwitchModel, Wait, Withdraw
+from .letters import (
+    Admit,
+    Attach,
+    Create,
+    Interrupt,
+    Redeliver,
+    ReplyPermission,
+    ReplyQuestion,
+    Resume,
+    SessionLetter,
+    SwitchAgent,
+    SwitchModel,
+    Update,
+    Wait,
+    WaitPrompt,
+    Withdraw,
+)
+from .prompts import PromptWaiters
+from .requests import Requests
 from .services import Services
-from .transitions import Effect, Input, State, step, working
+from .transactions import (
+    AdmissionOf,
+    Creation,
+    PermissionAnswer,
+    QuestionAnswer,
+    Redelivery,
+    Switch,
+    Withdrawal,
+)
+from .transactions import Update as UpdateOf
+from .transitions import Input
 
 MAILBOX_LETTERS = 1_024
-INTERRUPT_SECONDS = 5
-"""An interrupt is answered after this long, while cleanup goes on."""
 
 _log = structlog.get_logger("steerway.session")
 
 
 class SessionActor:
-    """`run` is its life; `post` is the only way in."""
+    """`run` is its life; `post` is the only way in.
 
-    def __init__(self, session_id: SessionId, services: Services, *, leave: Callable[[SessionActor], None]) -> None:
+    `leave(actor)` takes it out of the registry. `approved(directory, saved)` tells all sessions of new approvals.
+    """
+
+    def __init__(
+        self,
+        session_id: SessionId,
+        services: Services,
+        *,
+        leave: Callable[[SessionActor], None],
+        approved: Callable[[str, Sequence[SavedPermission]], None],
+    ) -> None:
         self.session_id = session_id
         self._services = services
         self._leave = leave
+        self._approved = approved
         self.mailbox: Mailbox[SessionLetter] = Mailbox(MAILBOX_LETTERS, f"session {session_id}")
-        self._state = State.IDLE
+        self._coordinator = Coordinator(self)
         self._loaded = False
         self._outstanding = 0
-        self._pending: set[MessageId] = set()
+        self._pending: dict[MessageId, Delivery] = {}
         self._admitting = 0
+        self._requests = Requests(services)
+        self._prompts = PromptWaiters(session_id, services)
         self._drain: Drain | None = None
         self._unsettled = True
         self._shutting_down = False
         self._nursery: trio.Nursery | None = None
-        self._quiet = Chain()
-        self._rest = trio.Event()
-        self._joiners: list[Answer[Outcome]] = []
-        self._next_joiners: list[Answer[Outcome]] = []
-        self._stoppers: list[Answer[Interrupted]] = []
-        self._waiters: list[Answer[IdleOutcome]] = []
         self.last_outcome: Outcome | None = None
-        self.idle_since = trio.current_time()
 
     # --- what others see ---------------------------------------------------------------------------------------------
 
     @property
     def working(self) -> bool:
         """Whether a drain owns the session."""
-        return working(self._state)
+        return self._coordinator.working
+
+    @property
+    def idle_since(self) -> float:
+        """When it came to rest, on trio's clock."""
+        return self._coordinator.idle_since
 
     @property
     def may_leave(self) -> bool:
         """Whether leaving memory now would lose nothing."""
-        return self._loaded and not self.working and not self._outstanding and not len(self.mailbox) and not self._waiters
+        busy = self.working or self._outstanding or len(self.mailbox) or self._coordinator.waited_for or self._prompts.waiting
+        return self._loaded and not busy
 
     def post(self, letter: SessionLetter) -> None:
         """Put a letter into the mailbox. A refusal is the letter's answer."""
@@ -106,15 +141,18 @@ class SessionActor:
             letter.answer.fail(error)
 
     def close(self) -> None:
-        """The runtime stops: cancel the drain with reason `shutdown`; no successor follows."""
+        """The runtime stops, or the session is removed: cancel the drain with reason `shutdown`; no successor follows."""
         self._shutting_down = True
-        self._input(Input.CLOSE)
+        self._coordinator.take(Input.CLOSE)
 
     async def wait_settled(self) -> None:
         """Until no drain owns the session. For shutdown; clients wait with a letter."""
-        while self.working:
-            self._rest = trio.Event()
-            await self._rest.wait()
+        await self._coordinator.wait_settled()
+
+    def approvals_changed(self, directory: str, saved: Sequence[SavedPermission]) -> None:
+        """Approvals were kept for `directory`; requests that need no answer any more are answered with them."""
+        for request_id in self._requests.allowed_now(saved, directory):
+            self.post(ReplyPermission(request_id, "once", None))
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -144,8 +182,8 @@ class SessionActor:
     async def _load(self) -> bool:
         """Find the session, or create it if that is what the first letter asks. False: there is none, and nobody asked."""
 
-        def pending(reader: Reader) -> set[MessageId]:
-            return {prompt.id for prompt in reader.pending(self.session_id)}
+        def pending(reader: Reader) -> dict[MessageId, Delivery]:
+            return {prompt.id: prompt.delivery for prompt in reader.pending(self.session_id)}
 
         while True:
             try:
@@ -166,9 +204,8 @@ class SessionActor:
                 return True
 
     async def _create(self, letter: Create) -> None:
-        services, session_id, created = self._services, self.session_id, letter.created
-        directory = created.location.directory
-        if letter.check_directory and not await services.blocking.run(lambda: _is_directory(directory)):
+        directory = letter.created.location.directory
+        if letter.check_directory and not await self._services.blocking.run(lambda: _is_directory(directory)):
             letter.answer.fail(
                 InvalidRequestError(
                     f"location.directory must be an existing absolute directory, not {directory!r}.",
@@ -176,206 +213,185 @@ class SessionActor:
                 )
             )
             return
-
-        def work(transaction: Transaction) -> Session:
-            if created.parent_id is not None:
-                transaction.session(created.parent_id)
-            transaction.append(session_id, [services.new_event(created)])
-            return transaction.session(session_id).session
-
-        posted = services.storage.post(work)
+        posted = self._services.storage.post(Creation(self._services, self.session_id, letter.created))
         posted.when_done(lambda done: _copy(done, letter.answer))
         with contextlib.suppress(DeclaredError):  # it is the letter's answer
             await posted.wait()
 
-    def _exists(self, letter: Create) -> None:
-        session_id = self.session_id
-        self._post(
-            lambda transaction: transaction.session(session_id).session,
-            None,
-            lambda posted: self._forward(posted, letter.answer),
-        )
-
     def _answer_everybody(self) -> None:
         error = ServiceUnavailableError("The runtime is stopping.")
-        for answer in (*self._joiners, *self._next_joiners, *self._waiters, *self._stoppers):
-            answer.fail(error)
+        self._coordinator.close(error)
+        self._prompts.close(error)
+
+    # --- letters -----------------------------------------------------------------------------------------------------
 
     def _take(self, letter: SessionLetter) -> None:
+        services, session_id = self._services, self.session_id
         match letter:
             case Create():
-                self._exists(letter)
+                self._commit(letter, lambda transaction: transaction.session(session_id).session)
             case Admit():
                 self._admit(letter)
             case Withdraw():
-                self._withdraw(letter)
+                self._commit(letter, Withdrawal(services, session_id, letter.id), then=self._withdrawn(letter.id))
+            case Redeliver():
+                work = Redelivery(services, session_id, letter.id, letter.delivery)
+                self._commit(letter, work, then=self._redelivered, after=self._wake_for_steer)
+            case Update():
+                self._commit(letter, UpdateOf(services, session_id, title=letter.title, metadata=letter.metadata))
+            case SwitchAgent():
+                self._commit(letter, Switch(services, session_id, agent=letter.agent))
             case SwitchModel():
-                self._switch_model(letter)
+                switch = Switch(services, session_id, model=letter.model)
+                self._commit(letter, switch, after=lambda _: self._switched(switch))
+            case ReplyPermission():
+                answer = PermissionAnswer(services, session_id, letter.request_id, letter.reply, letter.message)
+                self._commit(letter, answer, after=lambda _: self._permissions_ended(answer))
+            case ReplyQuestion():
+                question = QuestionAnswer(services, session_id, letter.request_id, letter.answers)
+                self._commit(letter, question, after=self._requests.ended)
+            case Attach():
+                self._attach(letter)
+            case WaitPrompt():
+                self._prompts.add(letter)
+                self._look_after_prompts()
             case Resume():
-                self._input(Input.RESUME, letter.answer)
+                self._coordinator.take(Input.RESUME, letter.answer)
             case Interrupt():
-                self._input(Input.INTERRUPT, letter.answer)
+                self._coordinator.take(Input.INTERRUPT, letter.answer)
             case Wait():
-                self._input(Input.WAIT, letter.answer)
+                self._coordinator.take(Input.WAIT, letter.answer)
 
-    # --- letters that need a commit ----------------------------------------------------------------------------------
+    def _commit(
+        self,
+        letter: SessionLetter,
+        work: Callable[[Transaction], Any],
+        *,
+        then: Callable[[Any], None] | None = None,
+        after: Callable[[Any], None] | None = None,
+    ) -> None:
+        """Post a transaction and answer the letter with its result.
+
+        `then(result or error)` advances the view, before publication; `after(result)` follows publication of a success, in
+        one step with the answer.
+        """
+
+        def answered(posted: Answer[Any]) -> None:
+            self._outstanding -= 1
+            if posted.error is None and after is not None:
+                after(posted.result())
+            _copy(posted, letter.answer)
+
+        self._outstanding += 1
+        self._services.storage.post(work, then=then).when_done(answered)
 
     def _admit(self, letter: Admit) -> None:
-        services, session_id = self._services, self.session_id
-        message_id = letter.id or services.ids.message()
-        full = len(self._pending) + self._admitting >= services.max_pending
-        event = services.new_event(
-            PromptAdmitted(message_id=message_id, prompt=letter.prompt, delivery=letter.delivery, metadata=letter.metadata)
-        )
+        full = len(self._pending) + self._admitting >= self._services.max_pending
+        work = AdmissionOf(self._services, self.session_id, letter, full=full)
 
-        def work(transaction: Transaction) -> Admission:
-            if letter.id is not None:
-                known = transaction.find_prompt(message_id)
-                if known is not None:
-                    return _same(known, session_id, letter)
-                if transaction.message_owner(message_id) is not None:
-                    raise ConflictError(f"The id {message_id} belongs to another message.", message_id=message_id)
-            if full:
-                raise InboxFullError(
-                    f"The session has {services.max_pending} pending inputs, as many as it may.", limit=services.max_pending
-                )
-            (stored,) = transaction.append(session_id, [event])
-            return Admission(
-                id=message_id,
-                session_id=session_id,
-                prompt=letter.prompt,
-                delivery=letter.delivery,
-                admitted_seq=stored.seq,
-                created=event.created,
-                metadata=letter.metadata,
-            )
-
-        def committed(result: Admission | BaseException) -> None:
+        def committed(result: Admission | Exception) -> None:
             self._admitting -= 1
             if isinstance(result, Admission) and result.promoted_seq is None and result.withdrawn_seq is None:
-                self._pending.add(result.id)
+                self._pending[result.id] = result.delivery
 
-        def answered(posted: Answer[Admission]) -> None:
-            if posted.error is None and letter.resume:
-                self._input(Input.WAKE)
-            self._forward(posted, letter.answer)
+        def wake(_: Admission) -> None:
+            if letter.resume:
+                self._coordinator.take(Input.WAKE)
 
         self._admitting += 1
-        self._post(work, committed, answered)
+        self._commit(letter, work, then=committed, after=wake)
 
-    def _withdraw(self, letter: Withdraw) -> None:
-        services, session_id = self._services, self.session_id
-        event = services.new_event(PromptWithdrawn(message_id=letter.id))
-
-        def work(transaction: Transaction) -> WithdrawOutcome:
-            known = transaction.find_prompt(letter.id)
-            if known is None or known.session_id != session_id:
-                raise PromptNotFoundError(f"The session never had a prompt {letter.id}.", message_id=letter.id)
-            if known.promoted_seq is not None:
-                return PromotedOutcome(promoted_seq=known.promoted_seq)
-            if known.withdrawn_seq is None:
-                transaction.append(session_id, [event])
-            return WithdrawnOutcome()
-
-        def committed(result: WithdrawOutcome | BaseException) -> None:
+    def _withdrawn(self, message_id: MessageId) -> Callable[[Any], None]:
+        def committed(result: WithdrawnOutcome | PromotedOutcome | Exception) -> None:
             if isinstance(result, WithdrawnOutcome):
-                self._pending.discard(letter.id)
+                self._pending.pop(message_id, None)
+                self._look_after_prompts()
 
-        self._post(work, committed, lambda posted: self._forward(posted, letter.answer))
+        return committed
 
-    def _switch_model(self, letter: SwitchModel) -> None:
-        services, session_id = self._services, self.session_id
-        message_id = services.ids.message()
+    def _redelivered(self, result: Admission | Exception) -> None:
+        if isinstance(result, Admission):
+            self._pending[result.id] = result.delivery
 
-        def work(transaction: Transaction) -> Session:
-            before = transaction.session(session_id).session
-            if before.model == letter.model:
-                return before
-            switched = ModelSwitched(message_id=message_id, model=letter.model, previous=before.model)
-            transaction.append(session_id, [services.new_event(switched)])
-            return transaction.session(session_id).session
+    def _wake_for_steer(self, result: Admission) -> None:
+        if result.delivery == "steer":
+            self._coordinator.take(Input.WAKE)
 
-        self._post(work, None, lambda posted: self._forward(posted, letter.answer))
+    def _switched(self, switch: Switch) -> None:
+        if switch.changed and self._drain is not None:
+            self._drain.switched()
 
-    def _post(
-        self,
-        work: Callable[[Transaction], Any],
-        committed: Callable[[Any], None] | None,
-        answered: Callable[[Answer[Any]], None],
-    ) -> None:
+    def _permissions_ended(self, answer: PermissionAnswer) -> None:
+        for reply in answer.ends:
+            self._requests.ended(reply)
+        if answer.saved:
+            self._approved(answer.directory, answer.saved)
+
+    def _attach(self, letter: Attach) -> None:
+        found: list[Attachment] = []
+
+        def committed(result: Attachment | Exception) -> None:
+            # Here, between publication of what was committed before and after, memory and store are of one moment.
+            if isinstance(result, Attachment):
+                turn = self._drain.turn if self._drain is not None else None
+                found.append(attachment(result, turn, active=self.working, outcome=self.last_outcome))
+
+        def answered(posted: Answer[Attachment]) -> None:
+            self._outstanding -= 1
+            if posted.error is not None:
+                letter.answer.fail(posted.error)
+            else:
+                letter.answer.resolve(found[0])
+
+        def work(transaction: Transaction) -> Attachment:
+            session = transaction.session(self.session_id).session
+            return Attachment(
+                session=session,
+                pending=tuple(transaction.pending(self.session_id)),
+                permissions=tuple(transaction.open_permissions(self.session_id)),
+                questions=tuple(transaction.open_questions(self.session_id)),
+                seq=session.head,
+                active=False,
+                turn=transaction.running_turn(self.session_id),
+            )
+
         self._outstanding += 1
         self._services.storage.post(work, then=committed).when_done(answered)
 
-    def _forward(self, posted: Answer[Any], answer: Answer[Any]) -> None:
-        self._outstanding -= 1
-        _copy(posted, answer)
+    # --- the drain (Worker) ------------------------------------------------------------------------------------------
 
-    # --- the table ---------------------------------------------------------------------------------------------------
-
-    def _input(self, given: Input, answer: Answer[Any] | None = None) -> bool:
-        """Take the table's step; True when the drain is to look again."""
-        row = step(self._state, given)
-        self._state = row.state
-        for effect in row.effects:
-            self._perform(effect, answer)
-        if not self.working:
-            self.idle_since = trio.current_time()
-            self._rest.set()
-        return Effect.CONTINUE in row.effects
-
-    def _perform(self, effect: Effect, answer: Answer[Any] | None) -> None:
-        match effect:
-            case Effect.CONTINUE:
-                pass
-            case Effect.CANCEL:
-                if self._drain is not None:
-                    self._drain.cancel(shutdown=self._shutting_down)
-            case Effect.SETTLE:
-                self._settle()
-            case Effect.START | Effect.START_FORCED:
-                self._start(forced=effect is Effect.START_FORCED)
-            case Effect.DROP_NEXT:
-                self._joiners += self._next_joiners
-                self._next_joiners = []
-            case Effect.ANSWER_IDLE:
-                waiters, self._waiters = self._waiters, []
-                for waiter in waiters:
-                    waiter.resolve(IdleOutcome())
-            case _:
-                if answer is not None:
-                    self._keep(effect, answer)
-
-    def _keep(self, effect: Effect, answer: Answer[Any]) -> None:
-        match effect:
-            case Effect.JOIN:
-                self._joiners.append(answer)
-            case Effect.JOIN_NEXT:
-                self._next_joiners.append(answer)
-            case Effect.AWAIT_IDLE:
-                self._waiters.append(answer)
-            case Effect.AWAIT_STOP:
-                self._stoppers.append(answer)
-                if self._nursery is not None:
-                    self._nursery.start_soon(self._answer_late, answer)
-            case Effect.ANSWER_NOTHING_RUNS:
-                answer.resolve(Interrupted(interrupted=False))
-            case Effect.REFUSE:
-                answer.fail(ServiceUnavailableError("The runtime is stopping."))
-            case _:
-                raise AssertionError(effect)
-
-    def _start(self, *, forced: bool) -> None:
-        self._joiners, self._next_joiners = self._joiners + self._next_joiners, []
-        drain = Drain(self._services, self.session_id, self, forced=forced, unsettled=self._unsettled)
-        self._drain = drain
-        self._publish(Activity(state="running"), drain.chain)
+    def start(self, *, forced: bool) -> None:
+        """Start a drain."""
         if self._nursery is None:
             raise RuntimeError("A drain needs a running actor.")
+        drain = Drain(self._services, self.session_id, self, self._requests, forced=forced, unsettled=self._unsettled)
+        self._drain = drain
+        drain.journal.publish(Activity(state="running"))
         self._nursery.start_soon(self._run_drain, drain)
+
+    def cancel(self) -> None:
+        """Cancel the running drain."""
+        if self._drain is not None:
+            self._drain.cancel(shutdown=self._shutting_down)
+
+    def ended(self) -> Outcome:
+        """The drain gave up ownership."""
+        outcome, drain = self.last_outcome, self._drain
+        if outcome is None or drain is None:
+            raise AssertionError("only a drain that ended with an outcome is settled")
+        self._drain = None
+        self._unsettled = drain.unsettled
+        drain.journal.publish(Activity(state="idle", outcome=outcome))
+        self._look_after_prompts()
+        return outcome
+
+    def soon(self, answer: Answer[Interrupted]) -> None:
+        """An interrupt is answered late, if it comes to that."""
+        if self._nursery is not None:
+            self._nursery.start_soon(answer_late, answer)
 
     async def _run_drain(self, drain: Drain) -> None:
         outcome = await drain.run()
-        self._unsettled = drain.unsettled
         if drain.rested:
             return
         self.last_outcome = outcome
@@ -383,30 +399,12 @@ class SessionActor:
             case CompletedOutcome():
                 raise AssertionError("a drain that completes gives up ownership itself")
             case FailedOutcome():
-                self._input(Input.FAILED)
+                self._coordinator.take(Input.FAILED)
             case InterruptedOutcome():
-                self._input(Input.STOPPED)
+                self._coordinator.take(Input.STOPPED)
 
-    async def _answer_late(self, answer: Answer[Interrupted]) -> None:
-        await trio.sleep(INTERRUPT_SECONDS)
-        answer.resolve(Interrupted(interrupted=True))
-
-    def _settle(self) -> None:
-        outcome = self.last_outcome
-        if outcome is None:
-            raise AssertionError("a drain that ends has an outcome")
-        chain = self._drain.chain if self._drain is not None else self._quiet
-        self._drain = None
-        self._publish(Activity(state="idle", outcome=outcome), chain)
-        joiners, self._joiners = self._joiners, []
-        for joiner in joiners:
-            joiner.resolve(outcome)
-        stoppers, self._stoppers = self._stoppers, []
-        for stopper in stoppers:
-            stopper.resolve(Interrupted(interrupted=True))
-
-    def _publish(self, activity: Activity, chain: Chain) -> None:
-        self._services.storage.post_live(self._services.live_event(self.session_id, activity), chain)
+    def _look_after_prompts(self) -> None:
+        self._prompts.look(lambda: self.working)
 
     # --- what the drain asks of its owner (DrainOwner) ---------------------------------------------------------------
 
@@ -415,18 +413,28 @@ class SessionActor:
         """Whether any input waits in the inbox."""
         return bool(self._pending)
 
+    @property
+    def steer_pending(self) -> bool:
+        """Whether a steer waits in the inbox."""
+        return "steer" in self._pending.values()
+
     def looked(self) -> None:
         """The drain is about to read the inbox."""
-        self._input(Input.LOOKED)
+        self._coordinator.take(Input.LOOKED)
 
     def at_rest(self) -> bool:
         """The drain has nothing left to do; True when it has to look again."""
         self.last_outcome = CompletedOutcome()
-        return self._input(Input.AT_REST)
+        return self._coordinator.take(Input.AT_REST)
 
     def promoted(self, ids: tuple[MessageId, ...]) -> None:
         """These prompts left the inbox."""
-        self._pending.difference_update(ids)
+        for message_id in ids:
+            self._pending.pop(message_id, None)
+
+    def turn_ended(self) -> None:
+        """A turn has its terminal event."""
+        self._look_after_prompts()
 
 
 def _copy(posted: Answer[Any], answer: Answer[Any]) -> None:
@@ -438,14 +446,3 @@ def _copy(posted: Answer[Any], answer: Answer[Any]) -> None:
 
 def _is_directory(path: str) -> bool:
     return os.path.isabs(path) and "\0" not in path and os.path.isdir(path)
-
-
-def _same(known: Admission, session_id: SessionId, letter: Admit) -> Admission:
-    if (
-        known.session_id != session_id
-        or known.prompt != letter.prompt
-        or known.delivery != letter.delivery
-        or known.metadata != letter.metadata
-    ):
-        raise ConflictError(f"The id {known.id} was used for a different prompt.", message_id=known.id)
-    return known

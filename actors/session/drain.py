@@ -7,7 +7,9 @@ Rules (semantics, "Session Drain" and "Safe Provider-Turn Boundary"):
   if it moved on, the transaction changes nothing and the boundary starts over (ruling A14).
 - The drain looks at the doorbell before it reads the inbox, and once more before it gives up ownership.
 - A boundary that cannot be passed (no model, unknown agent, location gone) fails the drain and leaves the input pending.
-- The request is built from durable state, history up to the boundary's transaction, and leaves after its attempt is recorded.
+- The request is built from durable state and leaves after its attempt is recorded. Promoted input resets the allowance of
+  steps; retries consume none.
+- After a cut answer the drain goes on with a new turn, within the same budget of retries.
 - A drain never raises: it returns its outcome.
 """
 
@@ -15,16 +17,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 import structlog
 import trio
 
 from ...protocol.llm.invariants import RequestInvariantError, check
 from ...protocol.llm.lowering import lower
-from ...protocol.llm.request import Generation, LLMRequest
-from ...protocol.values.errors import DeclaredError, ModelNotSelectedError, ModelUnavailableError, StorageUnavailableError
-from ...protocol.values.event import EventData, PromptPromoted, SyntheticAdded
+from ...protocol.llm.request import AssistantMessage, Generation, LLMRequest
+from ...protocol.values.errors import (
+    DeclaredError,
+    ModelNotSelectedError,
+    ModelUnavailableError,
+    StorageUnavailableError,
+)
 from ...protocol.values.failure import (
     AGENT_UNKNOWN,
     INTERNAL,
@@ -37,20 +43,18 @@ from ...protocol.values.failure import (
 )
 from ...protocol.values.ids import MessageId, SessionId
 from ...protocol.values.message import Message
-from ...protocol.values.model import ModelRef
 from ...protocol.values.session import CompletedOutcome, FailedOutcome, InterruptedOutcome, Outcome
-from ...storage.journal import SessionRecord, Transaction
+from ...storage.journal import SessionRecord
 from ...storage.reader import Reader
 from ..agents import Agent, UnknownAgentError
 from ..models.catalog import ModelInfo
-from ..storage import Chain
 from . import recovery
+from .journal import SessionJournal
+from .requests import Requests
+from .retry import RetryBudget
 from .services import Services
-from .stopping import StopReason
-from .turn import Turn, TurnFailure, Unsettled
-
-CONTINUE_INSTRUCTION = "Continue."
-"""What a forced turn says when the last word in history is the assistant's own (ruling C9)."""
+from .transactions import CONTINUE_INSTRUCTION, CUT_INSTRUCTION, Promotion
+from .turn import Turn, TurnFailure, TurnStopped, Unsettled
 
 _log = structlog.get_logger("steerway.drain")
 
@@ -61,6 +65,11 @@ class DrainOwner(Protocol):
     @property
     def has_pending(self) -> bool:
         """Whether any input waits in the inbox."""
+        ...
+
+    @property
+    def steer_pending(self) -> bool:
+        """Whether a steer waits in the inbox."""
         ...
 
     def looked(self) -> None:
@@ -75,6 +84,10 @@ class DrainOwner(Protocol):
         """These left the inbox."""
         ...
 
+    def turn_ended(self) -> None:
+        """A turn has its terminal event; somebody may wait for it."""
+        ...
+
 
 class _BoundaryFailure(Exception):
     def __init__(self, type: str, message: str) -> None:
@@ -83,28 +96,47 @@ class _BoundaryFailure(Exception):
 
 
 class _Sample:
-    """What a turn will run with, and the revision it was read at."""
+    """What a turn will run with, and the history it answers."""
 
-    __slots__ = ("agent", "history", "model", "record")
+    __slots__ = ("agent", "history", "last_step", "model", "record")
 
-    def __init__(self, record: SessionRecord, agent: Agent, model: ModelInfo, history: tuple[Message, ...]) -> None:
+    def __init__(
+        self, record: SessionRecord, agent: Agent, model: ModelInfo, history: tuple[Message, ...], *, last_step: bool
+    ) -> None:
         self.record = record
         self.agent = agent
         self.model = model
         self.history = history
+        self.last_step = last_step
 
 
 class Drain:
     """Runs once. `unsettled` says whether an earlier end may have left something to settle."""
 
-    def __init__(self, services: Services, session_id: SessionId, owner: DrainOwner, *, forced: bool, unsettled: bool) -> None:
+    def __init__(
+        self,
+        services: Services,
+        session_id: SessionId,
+        owner: DrainOwner,
+        requests: Requests,
+        *,
+        forced: bool,
+        unsettled: bool,
+    ) -> None:
         self._services = services
         self._session_id = session_id
         self._owner = owner
+        self._requests = requests
         self._forced = forced
         self._scope = trio.CancelScope()
-        self._reason = StopReason()
-        self._chain = Chain()
+        self._budget = RetryBudget(services.random)
+        self._step = 0
+        self._switched = trio.Event()
+        self.stop_reason: Literal["user", "shutdown"] = "user"
+        self.journal = SessionJournal(services, session_id)
+        """Where the session's live events go while this drain runs, so that they keep their place."""
+        self.turn: Turn | None = None
+        """The running turn."""
         self.unsettled = unsettled
         """After the end: whether something is left for recovery."""
         self.rested = False
@@ -112,13 +144,12 @@ class Drain:
 
     def cancel(self, *, shutdown: bool) -> None:
         """Stop at the next await; what was started is settled."""
-        self._reason.value = "shutdown" if shutdown else "user"
+        self.stop_reason = "shutdown" if shutdown else "user"
         self._scope.cancel(reason="interrupted")
 
-    @property
-    def chain(self) -> Chain:
-        """Where the session's live events go while this drain runs, so that they keep their place."""
-        return self._chain
+    def switched(self) -> None:
+        """Another model was selected; a back-off ends."""
+        self._switched.set()
 
     async def run(self) -> Outcome:
         """See the session through until rest, failure or interrupt."""
@@ -126,12 +157,14 @@ class Drain:
             with self._scope:
                 await self._work()
                 return CompletedOutcome()
+        except TurnStopped:
+            return InterruptedOutcome(reason="user")
         except (TurnFailure, _BoundaryFailure) as error:
             return FailedOutcome(error=error.failure)
         except Unsettled as error:
             self.unsettled = True
             if self._scope.cancel_called:
-                return InterruptedOutcome(reason=self._reason.value)
+                return InterruptedOutcome(reason=self.stop_reason)
             return FailedOutcome(error=Failure(type=STORAGE_UNAVAILABLE, message=str(error)))
         except StorageUnavailableError as error:
             self.unsettled = True
@@ -144,44 +177,86 @@ class Drain:
             _log.error("drain crashed", session_id=self._session_id, reference=reference, exc_info=error)
             message = f"The session's work failed inside the runtime (reference {reference})."
             return FailedOutcome(error=Failure(type=INTERNAL, message=message))
-        return InterruptedOutcome(reason=self._reason.value)
+        finally:
+            self.turn = None
+        return InterruptedOutcome(reason=self.stop_reason)
 
     async def _work(self) -> None:
         if self.unsettled:
             await recovery.settle(self._services, self._session_id)
             self.unsettled = False
-        forced, continuing = self._forced, False
+        forced, continuing, instruction = self._forced, False, None
         while True:
             self._owner.looked()
             sample = None
             if forced or continuing or self._owner.has_pending:
-                sample = await self._boundary(forced=forced, continuing=continuing)
+                sample = await self._boundary(forced=forced, continuing=continuing, instruction=instruction)
             if sample is None:
                 if self._owner.at_rest():
                     continue
                 self.rested = True
                 return
-            forced = False
-            continuing = await self._turn(sample)
+            forced, instruction = False, None
+            try:
+                continuing = await self._turn(sample)
+            except TurnFailure as failure:
+                if failure.superseded:
+                    continuing = True
+                elif failure.again is not None:
+                    with trio.move_on_after(failure.again):
+                        await self._switched.wait()
+                    continuing, instruction = True, CUT_INSTRUCTION
+                else:
+                    raise
+            finally:
+                self._owner.turn_ended()
+
+    # --- what a turn has to know (Situation) -------------------------------------------------------------------------
+
+    @property
+    def steer_pending(self) -> bool:
+        """Whether a steer waits for the next boundary."""
+        return self._owner.steer_pending
+
+    @property
+    def model_was_switched(self) -> bool:
+        """Whether another model was selected since the turn was sampled."""
+        return self._switched.is_set()
+
+    async def model_switched(self) -> None:
+        """Until another model is selected."""
+        await self._switched.wait()
 
     # --- the Safe Provider-Turn Boundary -----------------------------------------------------------------------------
 
-    async def _boundary(self, *, forced: bool, continuing: bool) -> _Sample | None:
+    async def _boundary(self, *, forced: bool, continuing: bool, instruction: str | None) -> _Sample | None:
         """Sample, promote, and read the history; None when there is nothing to answer."""
         storage = self._services.storage
         while True:
+            self._switched = trio.Event()
             record, history = await storage.read(_record_and_history(self._session_id, with_history=forced))
             agent, model = await self._sample(record)
-            nudge = forced and self._needs_a_word(history, model.ref)
-            promotion = _Promotion(self._services, self._session_id, record.revision, forced, continuing, nudge)
+            if forced and self._assistant_had_the_last_word(history, model):
+                instruction = CONTINUE_INSTRUCTION
+            promotion = Promotion(
+                self._services,
+                self._session_id,
+                revision=record.revision,
+                forced=forced,
+                continuing=continuing,
+                instruction=instruction,
+                step=self._step,
+                steps=agent.steps,
+            )
             promoted = await storage.commit(promotion)
             self._owner.promoted(promotion.promoted)
             if promoted is None:
                 continue
             if not promoted:
                 return None
+            self._step = promotion.step
             record, history = await storage.read(_record_and_history(self._session_id, with_history=True))
-            return _Sample(record, agent, model, history)
+            return _Sample(record, agent, model, history, last_step=promotion.last_step)
 
     async def _sample(self, record: SessionRecord) -> tuple[Agent, ModelInfo]:
         session = record.session
@@ -200,9 +275,9 @@ class Drain:
         return agent, model
 
     @staticmethod
-    def _needs_a_word(history: tuple[Message, ...], target: ModelRef) -> bool:
-        messages = lower(history, target)
-        return not messages or messages[-1].__struct_config__.tag == "assistant"
+    def _assistant_had_the_last_word(history: tuple[Message, ...], model: ModelInfo) -> bool:
+        messages = lower(history, model.ref)
+        return not messages or isinstance(messages[-1], AssistantMessage)
 
     # --- the turn ----------------------------------------------------------------------------------------------------
 
@@ -214,7 +289,7 @@ class Drain:
             system=(sample.agent.system,) if sample.agent.system else (),
             messages=lower(sample.history, sample.model.ref),
             tools=tools.definitions,
-            tool_choice="auto",
+            tool_choice="none" if sample.last_step else "auto",
             generation=Generation(),
             options={},
             body={},
@@ -224,58 +299,21 @@ class Drain:
             check(request.messages)
         except RequestInvariantError as error:
             raise _BoundaryFailure(PROVIDER_INVALID_REQUEST, f"The history gives no valid request: {error}") from error
-        turn = Turn(
+        self.turn = Turn(
             services,
             self._session_id,
-            self._chain,
-            assistant_message_id=services.ids.message(),
-            agent=sample.agent.name,
+            self.journal,
+            self._requests,
+            self,
+            self._budget,
+            assistant=services.ids.message(),
+            agent=sample.agent,
             model=sample.model,
             location=session.location,
             tools=tools,
+            last_step=sample.last_step,
         )
-        return await turn.run(request, self._reason)
-
-
-class _Promotion:
-    """The boundary's transaction. True: there is a turn to run. False: nothing to answer. None: sampled values are stale."""
-
-    def __init__(
-        self, services: Services, session_id: SessionId, revision: int, forced: bool, continuing: bool, nudge: bool
-    ) -> None:
-        self._services = services
-        self._session_id = session_id
-        self._revision = revision
-        self._forced = forced
-        self._continuing = continuing
-        self._nudge = nudge
-        self.promoted: tuple[MessageId, ...] = ()
-
-    def __call__(self, transaction: Transaction) -> bool | None:
-        if transaction.session(self._session_id).revision != self._revision:
-            return None
-        pending = transaction.pending(self._session_id)
-        chosen = [prompt for prompt in pending if prompt.delivery == "steer"]
-        if not chosen and not self._continuing:
-            chosen = pending[:1]
-        if not chosen and not self._continuing and not self._forced:
-            return False
-        data: list[EventData] = [
-            PromptPromoted(
-                message_id=prompt.id,
-                prompt=prompt.prompt,
-                delivery=prompt.delivery,
-                admitted=prompt.created,
-                metadata=prompt.metadata,
-            )
-            for prompt in chosen
-        ]
-        if not chosen and self._nudge:
-            data.append(SyntheticAdded(message_id=self._services.ids.message(), text=CONTINUE_INSTRUCTION))
-        if data:
-            transaction.append(self._session_id, [self._services.new_event(item) for item in data])
-        self.promoted = tuple(prompt.id for prompt in chosen)
-        return True
+        return await self.turn.run(request)
 
 
 def _record_and_history(

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...protocol.values.event import SessionCreated
-from ...protocol.values.ids import MessageId
+from ...protocol.values.event import PermissionReplied, QuestionRejected, QuestionReplied, SessionCreated
+from ...protocol.values.ids import MessageId, RequestId
 from ...protocol.values.model import ModelRef
+from ...protocol.values.permission import PermissionReply
 from ...protocol.values.prompt import Admission, Delivery, Prompt
-from ...protocol.values.session import IdleOutcome, Interrupted, Outcome, Session, WithdrawOutcome
+from ...protocol.values.session import (
+    Attachment,
+    IdleOutcome,
+    Interrupted,
+    Outcome,
+    PromptOutcome,
+    Session,
+    WithdrawOutcome,
+)
 from ..mailbox import Letter
 
 
@@ -49,6 +58,17 @@ class Withdraw(Letter[WithdrawOutcome]):
         self.id = id
 
 
+class Redeliver(Letter[Admission]):
+    """Change the delivery of a pending prompt."""
+
+    __slots__ = ("delivery", "id")
+
+    def __init__(self, id: MessageId, delivery: Delivery) -> None:
+        super().__init__()
+        self.id = id
+        self.delivery: Delivery = delivery
+
+
 class Resume(Letter[Outcome]):
     """Run at least one Provider Turn if idle, else join."""
 
@@ -67,6 +87,66 @@ class Wait(Letter[IdleOutcome]):
     __slots__ = ()
 
 
+class WaitPrompt(Letter[PromptOutcome]):
+    """Answered when the prompt's turn is terminal, or the prompt is withdrawn."""
+
+    __slots__ = ("id",)
+
+    def __init__(self, id: MessageId) -> None:
+        super().__init__()
+        self.id = id
+
+
+class Attach(Letter[Attachment]):
+    """What a client needs to join, of one moment."""
+
+    __slots__ = ()
+
+
+class Update(Letter[Session]):
+    """Set title or metadata."""
+
+    __slots__ = ("metadata", "title")
+
+    def __init__(self, *, title: str | None, metadata: dict[str, Any] | None) -> None:
+        super().__init__()
+        self.title = title
+        self.metadata = metadata
+
+
+class SwitchAgent(Letter[Session]):
+    """Select the agent of the next Provider Turn; it is known."""
+
+    __slots__ = ("agent",)
+
+    def __init__(self, agent: str) -> None:
+        super().__init__()
+        self.agent = agent
+
+
+class ReplyPermission(Letter[PermissionReplied]):
+    """Answer a permission request."""
+
+    __slots__ = ("message", "reply", "request_id")
+
+    def __init__(self, request_id: RequestId, reply: PermissionReply, message: str | None) -> None:
+        super().__init__()
+        self.request_id = request_id
+        self.reply: PermissionReply = reply
+        self.message = message
+
+
+class ReplyQuestion(Letter[QuestionReplied | QuestionRejected]):
+    """Answer a question; `answers` None dismisses it."""
+
+    __slots__ = ("answers", "request_id")
+
+    def __init__(self, request_id: RequestId, answers: tuple[tuple[str, ...], ...] | None) -> None:
+        super().__init__()
+        self.request_id = request_id
+        self.answers = answers
+
+
 class SwitchModel(Letter[Session]):
     """Select the model of the next Provider Turn; it was found in the catalog."""
 
@@ -77,4 +157,19 @@ class SwitchModel(Letter[Session]):
         self.model = model
 
 
-SessionLetter = Create | Admit | Withdraw | Resume | Interrupt | Wait | SwitchModel
+SessionLetter = (
+    Create
+    | Admit
+    | Withdraw
+    | Redeliver
+    | Resume
+    | Interrupt
+    | Wait
+    | WaitPrompt
+    | Attach
+    | Update
+    | SwitchAgent
+    | SwitchModel
+    | ReplyPermission
+    | ReplyQuestion
+)

@@ -10,11 +10,13 @@ Rules:
 from __future__ import annotations
 
 import contextvars
+from collections.abc import Callable, Sequence
 
 import trio
 
-from ...protocol.values.errors import ServiceUnavailableError
+from ...protocol.values.errors import ServiceUnavailableError, SessionNotFoundError
 from ...protocol.values.ids import SessionId
+from ...protocol.values.permission import SavedPermission
 from ...protocol.values.session import Outcome, Running
 from .actor import SessionActor
 from .letters import SessionLetter
@@ -27,8 +29,16 @@ SETTLE_SECONDS = 5.0
 class SessionRegistry:
     """Finds, starts and dismisses session actors."""
 
-    def __init__(self, services: Services, *, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(
+        self,
+        services: Services,
+        *,
+        removed: Callable[[SessionId, SessionNotFoundError], None],
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        """`removed(session_id, error)` is told of every session that is gone, after the commit."""
         self._services = services
+        self._removed = removed
         self._idle_seconds = idle_seconds
         self._actors: dict[SessionId, tuple[SessionActor, trio.CancelScope]] = {}
         self._nursery: trio.Nursery | None = None
@@ -79,6 +89,27 @@ class SessionRegistry:
             scope.cancel(reason="idle")
         return len(gone)
 
+    async def remove(self, session_id: SessionId) -> None:
+        """Interrupt a session and its descendants, then delete all that is stored of them (ruling B4).
+
+        Raises `SessionNotFoundError`. Their letters, waiters and durable streams end with that error too.
+        """
+        family = await self._services.storage.read(lambda reader: reader.family(session_id))
+        for member in family:
+            entry = self._actors.get(member)
+            if entry is not None:
+                entry[0].close()
+                await entry[0].wait_settled()
+        removed = await self._services.storage.commit(lambda transaction: transaction.remove(session_id))
+        for member in removed:
+            error = SessionNotFoundError(f"The session {member} was removed.", session_id=member)
+            entry = self._actors.get(member)
+            if entry is not None:
+                self._forget(entry[0])
+                entry[0].mailbox.close(error)
+                entry[1].cancel(reason="removed")
+            self._removed(member, error)
+
     async def stop(self) -> None:
         """Interrupt every drain with reason `shutdown` and wait, at most `SETTLE_SECONDS`, until they are settled."""
         self._stopping = True
@@ -89,7 +120,7 @@ class SessionRegistry:
                 await actor.wait_settled()
 
     def _start(self, session_id: SessionId, nursery: trio.Nursery) -> tuple[SessionActor, trio.CancelScope]:
-        actor = SessionActor(session_id, self._services, leave=self._forget)
+        actor = SessionActor(session_id, self._services, leave=self._forget, approved=self._approved)
         scope = trio.CancelScope()
         self._actors[session_id] = (actor, scope)
 
@@ -99,6 +130,10 @@ class SessionRegistry:
 
         contextvars.Context().run(nursery.start_soon, live, name=f"session {session_id}")
         return self._actors[session_id]
+
+    def _approved(self, directory: str, saved: Sequence[SavedPermission]) -> None:
+        for actor, _ in tuple(self._actors.values()):
+            actor.approvals_changed(directory, saved)
 
     def _forget(self, actor: SessionActor) -> None:
         entry = self._actors.get(actor.session_id)

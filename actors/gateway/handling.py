@@ -1,0 +1,75 @@
+"""What all handlers share: what they are told of the caller, what they answer with, and how a read becomes a task."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import trio
+
+from ...protocol.values.errors import DeclaredError, InvalidRequestError, ServiceUnavailableError
+from ...protocol.values.ids import MAX_ID_LENGTH, is_well_formed
+from ...protocol.values.value import Value
+from ..mailbox import Answer
+from ..published import Outbound
+from ..subscriber import Subscription
+
+
+class Peer(Protocol):
+    """The connection a request came from."""
+
+    @property
+    def outbound(self) -> Outbound: ...
+
+    @property
+    def nursery(self) -> trio.Nursery: ...
+
+    @property
+    def authenticated(self) -> bool: ...
+
+    def next_subscription(self) -> int:
+        """A number for a subscription that is about to open; counted per connection from 1."""
+        ...
+
+    def subscription_ended(self, subscription: int, error: DeclaredError | None) -> None:
+        """A subscription ended by itself."""
+        ...
+
+
+Handler = Callable[[Any, Peer], Answer[Any]]
+"""Takes the typed params, now; answers when it can. It may raise a `DeclaredError` at once."""
+
+
+class Opened:
+    """The answer of a stream operation: queue the answer frame, keep the subscription, then start it."""
+
+    __slots__ = ("number", "result", "subscription")
+
+    def __init__(self, result: Value, number: int, subscription: Subscription) -> None:
+        self.result = result
+        self.number = number
+        self.subscription = subscription
+
+
+def in_task(peer: Peer, work: Callable[[], Awaitable[Any]]) -> Answer[Any]:
+    """Run `work` in a task of the connection; a defect in it is the answer's, never the connection's."""
+    answer: Answer[Any] = Answer()
+
+    async def run() -> None:
+        try:
+            answer.resolve(await work())
+        except Exception as error:
+            answer.fail(error)
+        finally:
+            answer.fail(ServiceUnavailableError("The connection ended."))
+
+    peer.nursery.start_soon(run)
+    return answer
+
+
+def check_id(text: str, prefix: str, field: str) -> None:
+    """Raise `InvalidRequestError` unless `text` may be an id of that kind (ruling C1)."""
+    if not is_well_formed(text, prefix):
+        raise InvalidRequestError(
+            f"{field} must begin with {prefix!r} and have 1 to {MAX_ID_LENGTH} characters of A-Z a-z 0-9 _ -.", field=field
+        )

@@ -1,0 +1,103 @@
+"""`permissions.*` and `questions.*`: what waits for people, and their answers.
+
+An answer names only its request; the store knows the session, whose actor takes the answer as a letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from ...protocol import operations as op
+from ...protocol.values.errors import InvalidRequestError, PermissionNotFoundError, QuestionNotFoundError
+from ...protocol.values.ids import RequestId
+from ..mailbox import Answer
+from ..session.letters import ReplyPermission, ReplyQuestion, SessionLetter
+from ..session.registry import SessionRegistry
+from ..session.services import Services
+from .handling import Handler, Peer, check_id, in_task
+
+
+class RequestHandlers:
+    """Everything about permissions and questions."""
+
+    def __init__(self, services: Services, sessions: SessionRegistry) -> None:
+        self._services = services
+        self._sessions = sessions
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """By wire method."""
+        return {
+            "permissions.list": self._list_permissions,
+            "permissions.reply": self._reply_permission,
+            "permissions.saved": self._saved,
+            "permissions.forget": self._forget,
+            "questions.list": self._list_questions,
+            "questions.reply": self._reply_question,
+            "questions.reject": self._reject_question,
+        }
+
+    def _list_permissions(self, params: op.ListRequests, peer: Peer) -> Answer[Any]:
+        return in_task(
+            peer,
+            partial(self._services.storage.read, lambda reader: tuple(reader.permission_requests(_checked(params)))),
+        )
+
+    def _list_questions(self, params: op.ListRequests, peer: Peer) -> Answer[Any]:
+        return in_task(
+            peer,
+            partial(self._services.storage.read, lambda reader: tuple(reader.question_requests(_checked(params)))),
+        )
+
+    def _reply_permission(self, params: op.PermissionAnswer, peer: Peer) -> Answer[Any]:
+        if params.message is not None and params.reply != "reject":
+            raise InvalidRequestError("A message goes only with the reply `reject`.", field="message")
+        unknown = PermissionNotFoundError(f"There is no permission request {params.request_id}.", request_id=params.request_id)
+        letter = partial(ReplyPermission, params.request_id, params.reply, params.message)
+        return self._to_session(params.request_id, letter, unknown, peer)
+
+    def _reply_question(self, params: op.QuestionAnswer, peer: Peer) -> Answer[Any]:
+        return self._to_question(params.request_id, params.answers, peer)
+
+    def _reject_question(self, params: op.QuestionParams, peer: Peer) -> Answer[Any]:
+        return self._to_question(params.request_id, None, peer)
+
+    def _to_question(self, request_id: RequestId, answers: tuple[tuple[str, ...], ...] | None, peer: Peer) -> Answer[Any]:
+        unknown = QuestionNotFoundError(f"There is no question {request_id}.", request_id=request_id)
+        return self._to_session(request_id, partial(ReplyQuestion, request_id, answers), unknown, peer)
+
+    def _to_session(
+        self,
+        request_id: RequestId,
+        make_letter: Callable[[], SessionLetter],
+        unknown: PermissionNotFoundError | QuestionNotFoundError,
+        peer: Peer,
+    ) -> Answer[Any]:
+        async def send() -> Any:
+            found = await self._services.storage.read(lambda reader: reader.find_request(request_id))
+            if found is None:
+                raise unknown
+            letter = make_letter()
+            self._sessions.post(found.session_id, letter)
+            return await letter.answer.wait()
+
+        return in_task(peer, send)
+
+    def _saved(self, params: op.ListSavedPermissions, peer: Peer) -> Answer[Any]:
+        return in_task(
+            peer,
+            partial(self._services.storage.read, lambda reader: tuple(reader.saved_permissions(params.directory))),
+        )
+
+    def _forget(self, params: op.ForgetPermission, peer: Peer) -> Answer[Any]:
+        async def forget() -> None:
+            await self._services.storage.commit(lambda transaction: transaction.forget_permission(params.id))
+
+        return in_task(peer, forget)
+
+
+def _checked(params: op.ListRequests) -> Any:
+    if params.session_id is not None:
+        check_id(params.session_id, "ses_", "session_id")
+    return params.session_id

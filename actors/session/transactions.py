@@ -1,0 +1,383 @@
+"""What a session writes, one callable for each kind of transaction.
+
+Each runs in the storage thread, sees the session as it stands in commit order, and appends all it decides or nothing. None of
+them waits, and none touches the actor; the actor learns the result when it is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from ...protocol.values.errors import (
+    ConflictError,
+    InboxFullError,
+    PermissionNotFoundError,
+    PromptNotFoundError,
+    QuestionNotFoundError,
+)
+from ...protocol.values.event import (
+    AgentSwitched,
+    EventData,
+    ModelSwitched,
+    PermissionReplied,
+    PromptAdmitted,
+    PromptPromoted,
+    PromptRedelivered,
+    PromptWithdrawn,
+    QuestionRejected,
+    QuestionReplied,
+    SessionCreated,
+    SessionUpdated,
+    SyntheticAdded,
+)
+from ...protocol.values.ids import MessageId, RequestId, SessionId
+from ...protocol.values.model import ModelRef
+from ...protocol.values.permission import PermissionReply, SavedPermission
+from ...protocol.values.prompt import Admission, Delivery
+from ...protocol.values.session import PromotedOutcome, Session, WithdrawnOutcome, WithdrawOutcome
+from ...storage.journal import Transaction
+from .letters import Admit
+from .services import Services
+
+CONTINUE_INSTRUCTION = "Continue."
+"""What a forced turn says when the last word in history is the assistant's own (ruling C9)."""
+CUT_INSTRUCTION = "Your last answer was cut off. Continue exactly where it stopped, without repeating what is there."
+LAST_STEP_INSTRUCTION = (
+    "This is the last step of this run: tools cannot be used any more. Answer in text only. Say briefly what was done, what"
+    " remains, and what should happen next."
+)
+
+
+class Creation:
+    """Brings a session into being."""
+
+    def __init__(self, services: Services, session_id: SessionId, created: SessionCreated) -> None:
+        self._services = services
+        self._session_id = session_id
+        self._created = created
+
+    def __call__(self, transaction: Transaction) -> Session:
+        if self._created.parent_id is not None:
+            transaction.session(self._created.parent_id)  # raises SessionNotFoundError
+        transaction.append(self._session_id, [self._services.new_event(self._created)])
+        return transaction.session(self._session_id).session
+
+
+class AdmissionOf:
+    """Admits a prompt; an exact retry gets the stored receipt, anything else under its id is a conflict."""
+
+    def __init__(self, services: Services, session_id: SessionId, letter: Admit, *, full: bool) -> None:
+        self._services = services
+        self._session_id = session_id
+        self._letter = letter
+        self._full = full
+        self.message_id = letter.id or services.ids.message()
+        self._event = services.new_event(
+            PromptAdmitted(message_id=self.message_id, prompt=letter.prompt, delivery=letter.delivery, metadata=letter.metadata)
+        )
+
+    def __call__(self, transaction: Transaction) -> Admission:
+        letter = self._letter
+        if letter.id is not None:
+            known = transaction.find_prompt(letter.id)
+            if known is not None:
+                return self._again(known)
+            if transaction.message_owner(letter.id) is not None:
+                raise ConflictError(f"The id {letter.id} belongs to another message.", message_id=letter.id)
+        if self._full:
+            limit = self._services.max_pending
+            raise InboxFullError(f"The session has {limit} pending inputs, as many as it may.", limit=limit)
+        (stored,) = transaction.append(self._session_id, [self._event])
+        return Admission(
+            id=self.message_id,
+            session_id=self._session_id,
+            prompt=letter.prompt,
+            delivery=letter.delivery,
+            admitted_seq=stored.seq,
+            created=stored.created,
+            metadata=letter.metadata,
+        )
+
+    def _again(self, known: Admission) -> Admission:
+        letter = self._letter
+        same = (self._session_id, letter.prompt, letter.delivery, letter.metadata)
+        if (known.session_id, known.prompt, known.delivery, known.metadata) != same:
+            raise ConflictError(f"The id {known.id} was used for a different prompt.", message_id=known.id)
+        return known
+
+
+class Withdrawal:
+    """Takes a pending prompt back, unless promotion was faster."""
+
+    def __init__(self, services: Services, session_id: SessionId, message_id: MessageId) -> None:
+        self._session_id = session_id
+        self._message_id = message_id
+        self._event = services.new_event(PromptWithdrawn(message_id=message_id))
+
+    def __call__(self, transaction: Transaction) -> WithdrawOutcome:
+        known = _own_prompt(transaction, self._session_id, self._message_id)
+        if known.promoted_seq is not None:
+            return PromotedOutcome(promoted_seq=known.promoted_seq)
+        if known.withdrawn_seq is None:
+            transaction.append(self._session_id, [self._event])
+        return WithdrawnOutcome()
+
+
+class Redelivery:
+    """Changes the delivery of a pending prompt. One that left the inbox, or has that delivery already, is a conflict."""
+
+    def __init__(self, services: Services, session_id: SessionId, message_id: MessageId, delivery: Delivery) -> None:
+        self._session_id = session_id
+        self._message_id = message_id
+        self._delivery: Delivery = delivery
+        self._event = services.new_event(PromptRedelivered(message_id=message_id, delivery=delivery))
+
+    def __call__(self, transaction: Transaction) -> Admission:
+        known = _own_prompt(transaction, self._session_id, self._message_id)
+        if known.promoted_seq is not None or known.withdrawn_seq is not None:
+            fate = "promoted" if known.promoted_seq is not None else "withdrawn"
+            raise ConflictError(f"The prompt {known.id} is not pending any more; it was {fate}.", message_id=known.id)
+        if known.delivery == self._delivery:
+            raise ConflictError(f"The prompt {known.id} has that delivery already.", message_id=known.id)
+        transaction.append(self._session_id, [self._event])
+        return msgspec.structs.replace(known, delivery=self._delivery)
+
+
+class Switch:
+    """Selects agent or model for the next Provider Turn; selecting what is selected changes nothing."""
+
+    def __init__(
+        self, services: Services, session_id: SessionId, *, agent: str | None = None, model: ModelRef | None = None
+    ) -> None:
+        self._services = services
+        self._session_id = session_id
+        self._agent = agent
+        self._model = model
+        self._message_id = services.ids.message()
+        self.changed = False
+        """Whether it made a difference."""
+
+    def __call__(self, transaction: Transaction) -> Session:
+        before = transaction.session(self._session_id).session
+        data: EventData | None = None
+        if self._model is not None and before.model != self._model:
+            data = ModelSwitched(message_id=self._message_id, model=self._model, previous=before.model)
+        if self._agent is not None and before.agent != self._agent:
+            data = AgentSwitched(message_id=self._message_id, agent=self._agent, previous=before.agent)
+        if data is None:
+            return before
+        transaction.append(self._session_id, [self._services.new_event(data)])
+        self.changed = True
+        return transaction.session(self._session_id).session
+
+
+class Update:
+    """Sets title or metadata."""
+
+    def __init__(
+        self, services: Services, session_id: SessionId, *, title: str | None, metadata: dict[str, Any] | None
+    ) -> None:
+        self._services = services
+        self._session_id = session_id
+        self._title = title
+        self._metadata = metadata
+
+    def __call__(self, transaction: Transaction) -> Session:
+        before = transaction.session(self._session_id).session
+        title = self._title if self._title != before.title else None
+        metadata = self._metadata if self._metadata != before.metadata else None
+        if title is None and metadata is None:
+            return before
+        updated = SessionUpdated(title=title, metadata=metadata)
+        transaction.append(self._session_id, [self._services.new_event(updated)])
+        return transaction.session(self._session_id).session
+
+
+class Promotion:
+    """The boundary's transaction.
+
+    Answers True when there is a turn to run, False when there is nothing to answer, and None when what was sampled is stale.
+    `promoted` are the prompts that left the inbox, `step` the number of the turn within its allowance.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        session_id: SessionId,
+        *,
+        revision: int,
+        forced: bool,
+        continuing: bool,
+        instruction: str | None,
+        step: int,
+        steps: int | None,
+    ) -> None:
+        self._services = services
+        self._session_id = session_id
+        self._revision = revision
+        self._forced = forced
+        self._continuing = continuing
+        self._instruction = instruction
+        self._steps = steps
+        self.step = step
+        self.promoted: tuple[MessageId, ...] = ()
+
+    @property
+    def last_step(self) -> bool:
+        """Whether the allowance ends with this turn."""
+        return self._steps is not None and self.step >= self._steps
+
+    def __call__(self, transaction: Transaction) -> bool | None:
+        if transaction.session(self._session_id).revision != self._revision:
+            return None
+        pending = transaction.pending(self._session_id)
+        chosen = [prompt for prompt in pending if prompt.delivery == "steer"]
+        if not chosen and not self._continuing:
+            chosen = pending[:1]
+        if not chosen and not self._continuing and not self._forced:
+            return False
+        data: list[EventData] = []
+        if self._instruction is not None and (self._continuing or not chosen):
+            data.append(self._say(self._instruction))
+        data += [
+            PromptPromoted(
+                message_id=prompt.id,
+                prompt=prompt.prompt,
+                delivery=prompt.delivery,
+                admitted=prompt.created,
+                metadata=prompt.metadata,
+            )
+            for prompt in chosen
+        ]
+        self.step = 1 if chosen else self.step + 1
+        if self.last_step:
+            data.append(self._say(LAST_STEP_INSTRUCTION))
+        if data:
+            transaction.append(self._session_id, [self._services.new_event(item) for item in data])
+        self.promoted = tuple(prompt.id for prompt in chosen)
+        return True
+
+    def _say(self, text: str) -> SyntheticAdded:
+        return SyntheticAdded(message_id=self._services.ids.message(), text=text)
+
+
+class Settlement:
+    """Appends the ends of calls and of a turn, and closes as cancelled what they were still waiting for (ruling A16)."""
+
+    def __init__(
+        self, services: Services, session_id: SessionId, data: Sequence[EventData], requests: Sequence[RequestId]
+    ) -> None:
+        self._services = services
+        self._session_id = session_id
+        self._data = data
+        self._requests = requests
+
+    def __call__(self, transaction: Transaction) -> None:
+        data: list[EventData] = []
+        for request_id in self._requests:
+            request = transaction.request(request_id)
+            if request is not None and request.end is None:
+                data.append(cancelled(request_id, request.kind))
+        data += self._data
+        transaction.append(self._session_id, [self._services.new_event(item) for item in data])
+
+
+class PermissionAnswer:
+    """Somebody's answer to a permission request; the first one wins.
+
+    A rejection without a message rejects every other open permission request of the session too: `ends` are all that ended.
+    `always` keeps what the request asked to save: `saved` are then all approvals of the `directory`.
+    """
+
+    def __init__(
+        self, services: Services, session_id: SessionId, request_id: RequestId, reply: PermissionReply, message: str | None
+    ) -> None:
+        self._services = services
+        self._session_id = session_id
+        self._request_id = request_id
+        self._reply: PermissionReply = reply
+        self._message = message
+        self.ends: tuple[PermissionReplied, ...] = ()
+        self.directory = ""
+        self.saved: tuple[SavedPermission, ...] = ()
+
+    def __call__(self, transaction: Transaction) -> PermissionReplied:
+        request = transaction.request(self._request_id)
+        if request is None or request.kind != "permission" or request.session_id != self._session_id:
+            raise PermissionNotFoundError(f"There is no permission request {self._request_id}.", request_id=self._request_id)
+        if request.end is not None:
+            raise ConflictError(
+                f"The request was answered already ({request.end}).", request_id=self._request_id, reply=request.end
+            )
+        end = PermissionReplied(request_id=self._request_id, reply=self._reply, message=self._message)
+        ends = [end]
+        if self._reply == "reject" and self._message is None:
+            ends += [
+                PermissionReplied(request_id=other.id, reply="reject")
+                for other in transaction.open_permissions(self._session_id)
+                if other.id != self._request_id
+            ]
+        if self._reply == "always":
+            asked = transaction.permission(self._request_id)
+            self.directory = transaction.session(self._session_id).session.location.directory
+            for resource in asked.save:
+                transaction.save_permission(
+                    id=f"psv_{self._services.ids.event().removeprefix('evt_')}",
+                    directory=self.directory,
+                    action=asked.action,
+                    resource=resource,
+                    created=self._services.now_ms(),
+                )
+            self.saved = tuple(transaction.saved_permissions(self.directory))
+        transaction.append(self._session_id, [self._services.new_event(item) for item in ends])
+        self.ends = tuple(ends)
+        return end
+
+
+class QuestionAnswer:
+    """Answers or dismisses a question; the first one wins."""
+
+    def __init__(
+        self,
+        services: Services,
+        session_id: SessionId,
+        request_id: RequestId,
+        answers: tuple[tuple[str, ...], ...] | None,
+    ) -> None:
+        self._services = services
+        self._session_id = session_id
+        self._request_id = request_id
+        self._answers = answers
+
+    def __call__(self, transaction: Transaction) -> QuestionReplied | QuestionRejected:
+        request = transaction.request(self._request_id)
+        if request is None or request.kind != "question" or request.session_id != self._session_id:
+            raise QuestionNotFoundError(f"There is no question {self._request_id}.", request_id=self._request_id)
+        if request.end is not None:
+            raise ConflictError(
+                f"The question was answered already ({request.end}).", request_id=self._request_id, reply=request.end
+            )
+        end: QuestionReplied | QuestionRejected
+        if self._answers is None:
+            end = QuestionRejected(request_id=self._request_id, reason="user")
+        else:
+            end = QuestionReplied(request_id=self._request_id, answers=self._answers)
+        transaction.append(self._session_id, [self._services.new_event(end)])
+        return end
+
+
+def cancelled(request_id: RequestId, kind: Literal["permission", "question"]) -> EventData:
+    """The end of a request whose call ended first."""
+    if kind == "permission":
+        return PermissionReplied(request_id=request_id, reply="cancelled")
+    return QuestionRejected(request_id=request_id, reason="cancelled")
+
+
+def _own_prompt(transaction: Transaction, session_id: SessionId, message_id: MessageId) -> Admission:
+    known = transaction.find_prompt(message_id)
+    if known is None or known.session_id != session_id:
+        raise PromptNotFoundError(f"The session never had a prompt {message_id}.", message_id=message_id)
+    return known
