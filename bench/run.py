@@ -25,6 +25,7 @@ QUESTIONS = {
     "admissions": "How much of a bare batching thread is left when 256 callers admit prompts durably at the same time?",
     "fan_out": "How close does delivery come to a bare loop that sends bytes?",
     "plain_turns": "What does a provider turn cost the server, beyond reading the provider's stream?",
+    "table_layout": "Which layout of the event table suits this workload? (raw side: the layout not chosen)",
 }
 HEAD = """# Results
 
