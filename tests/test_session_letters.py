@@ -126,7 +126,7 @@ async def test_pipelined_prompts_respect_the_limit_and_keep_their_order(
         async with trio.open_nursery() as nursery:
             for number in range(8):
                 nursery.start_soon(send, f"Prompt {number}")
-        assert refused == sent[5:]
+        assert set(refused) == set(sent[5:])  # who is woken first is trio's choice
         assert [data.prompt.text for data in await house.data(session, PromptAdmitted)] == sent[:5]
 
 

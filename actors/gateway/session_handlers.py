@@ -175,11 +175,12 @@ class SessionHandlers:
         child_id = services.ids.session()
 
         async def fork() -> Session:
-            return await services.storage.commit(
+            record = await services.storage.commit(
                 lambda transaction: transaction.fork(
                     params.session_id, child_id, before=params.before, ids=services.ids, created=services.now_ms()
                 )
             )
+            return record.session
 
         return in_task(peer, fork)
 
