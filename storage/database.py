@@ -115,7 +115,11 @@ def open_reader(path: str | Path) -> Reader:
 
     Raises `StoreUnsuitableError` when there is no store, `StoreVersionError` when its schema is not this program's.
     """
-    resolved = Path(path).resolve()
+    return Reader(connect_current(Path(path).resolve()))
+
+
+def connect_current(resolved: Path) -> Connection:
+    """A read-only connection to a store of this program's schema. Raises what `open_reader` raises."""
     connection = connect_reader(resolved)
     try:
         found, newest = version(connection), load_migrations()[-1].number
@@ -128,7 +132,7 @@ def open_reader(path: str | Path) -> Reader:
     except BaseException:
         connection.close()
         raise
-    return Reader(connection)
+    return connection
 
 
 def _make_private(path: Path) -> None:

@@ -31,3 +31,12 @@ def drop(cursor: Cursor, message: int, part: PartId | CallId) -> None:
 def drop_all(cursor: Cursor, message: int) -> None:
     """The turn has its end."""
     cursor.execute("DELETE FROM open_fragment WHERE message = ?", (message,))
+
+
+def drop_stale(cursor: Cursor) -> int:
+    """Drop checkpoints of what is not open; returns how many there were."""
+    cursor.execute(
+        "DELETE FROM open_fragment WHERE NOT EXISTS (SELECT 1 FROM message_part p WHERE p.message = open_fragment.message"
+        " AND p.id = open_fragment.part AND p.open = 1)"
+    )
+    return cursor.connection.changes()

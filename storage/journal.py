@@ -149,16 +149,16 @@ class Transaction:
                 raise IllegalEventError(f"Session {session_id!r} has no assistant message {assistant_message_id!r}.")
             fragments.checkpoint(cursor, message, texts)
 
-        self._write(work)
+        self.write(work)
 
     def save_permission(self, *, id: str, directory: str, action: str, resource: str, created: int) -> None:
         """Keep an approval for all sessions of a directory; one that says the same already stays as it is."""
         approval = SavedPermission(id=id, directory=directory, action=action, resource=resource, created=created)
-        self._write(lambda cursor, _: approvals.save(cursor, approval))
+        self.write(lambda cursor, _: approvals.save(cursor, approval))
 
     def forget_permission(self, id: str) -> bool:
         """Drop a kept approval; False when there is none by that id."""
-        return self._write(lambda cursor, _: approvals.forget(cursor, id))
+        return self.write(lambda cursor, _: approvals.forget(cursor, id))
 
     def remove(self, session_id: SessionId) -> tuple[SessionId, ...]:
         """Delete a session, its log and its descendants; returns the removed ids, children first (ruling B4).
@@ -171,7 +171,7 @@ class Transaction:
             keys.forget()
             return removed
 
-        return self._write(work)
+        return self.write(work)
 
     def fork(
         self,
@@ -195,8 +195,8 @@ class Transaction:
         self.append(child_id, [NewEvent(*copy) for copy in copies])
         return self.session(child_id)
 
-    def _write(self, work: Callable[[Cursor, Keys], T]) -> T:
-        """Write something that is no event."""
+    def write(self, work: Callable[[Cursor, Keys], T]) -> T:
+        """Write something that is no event. `work(cursor, keys)` can be repeated after a rollback, with the same result."""
         self._check()
         self._begin_writing()
         try:
@@ -212,7 +212,7 @@ class Transaction:
         done = 0
         for position, work in other.others:
             self.restore(other.events[done:position])
-            self._write(work)
+            self.write(work)
             done = position
         self.restore(other.events[done:])
 

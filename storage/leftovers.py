@@ -1,13 +1,32 @@
-"""What a session's turns left open, as recovery finds it: turns, fragments, calls and requests without an end."""
+"""What a session's turns left open, as recovery finds it, and the events that end it (semantics, "Recovery")."""
 
 from __future__ import annotations
 
 import msgspec
 
-from ..protocol.values import CallId, MessageId, PartId, SessionId, ToolPart, ToolPending, ToolRunning
+from ..protocol.values import (
+    ABORTED,
+    CallId,
+    EventData,
+    Failure,
+    MessageId,
+    PartId,
+    ReasoningEnded,
+    SessionId,
+    TextEnded,
+    ToolFailed,
+    ToolInputEnded,
+    ToolPart,
+    ToolPending,
+    ToolRunning,
+    TurnInterrupted,
+)
+from ..protocol.values.event import PermissionReplied, QuestionRejected
 from . import requests
 from .requests import RequestState
 from .statements import Cursor
+
+INTERRUPTED_CALL = Failure(type=ABORTED, message="Tool execution interrupted.")
 
 _tool = msgspec.msgpack.Decoder(ToolPart)
 
@@ -22,7 +41,7 @@ class OpenFragment(msgspec.Struct, frozen=True):
 
 
 class OpenCall(msgspec.Struct, frozen=True):
-    """A tool call without its settlement. `running` tells whether it was called or is still being written.
+    """A tool call without its settlement. `running` tells whether it was called, `writing` whether its input has no end.
 
     `input_text` is what is known of an input that was not accepted yet: its last checkpoint, or all of it when it had ended.
     """
@@ -32,6 +51,7 @@ class OpenCall(msgspec.Struct, frozen=True):
     tool: str
     executed: bool
     running: bool
+    writing: bool = False
     input_text: str = ""
 
 
@@ -74,15 +94,42 @@ def unfinished(cursor: Cursor, session_id: SessionId) -> Unfinished:
     return Unfinished(tuple(turns), tuple(fragments), tuple(calls), tuple(requests.left_open(cursor, session_id)))
 
 
+def settlement(found: Unfinished) -> list[EventData]:
+    """The events that end all of it, in the order in which it has to end.
+
+    Requests are cancelled, fragments end with their last checkpoint, calls fail as interrupted, turns are interrupted.
+    """
+    data: list[EventData] = []
+    for request in found.requests:
+        if request.kind == "permission":
+            data.append(PermissionReplied(request_id=request.id, reply="cancelled"))
+        else:
+            data.append(QuestionRejected(request_id=request.id, reason="cancelled"))
+    for part in found.fragments:
+        ended = TextEnded if part.kind == "text" else ReasoningEnded
+        data.append(ended(assistant_message_id=part.assistant_message_id, part_id=part.part_id, text=part.text))
+    for call in found.calls:
+        if call.writing:
+            written = call.input_text
+            data.append(ToolInputEnded(assistant_message_id=call.assistant_message_id, call_id=call.call_id, text=written))
+        data.append(ToolFailed(assistant_message_id=call.assistant_message_id, call_id=call.call_id, error=INTERRUPTED_CALL))
+    data.extend(TurnInterrupted(assistant_message_id=turn, reason="recovery") for turn in found.turns)
+    return data
+
+
 def unfinished_sessions(cursor: Cursor) -> list[SessionId]:
     """Sessions with anything open, found through partial indexes (ruling B5)."""
     return [row[0] for row in cursor.execute(_SESSIONS).fetchall()]
 
 
 def _call(message_id: MessageId, part: ToolPart, text: str | None) -> OpenCall:
+    writing, given = False, ""
     match part.state:
-        case ToolPending(input=ended):
-            given = ended if text is None else text
+        case ToolPending(input=""):  # or it ended without a character; ending it so again changes nothing
+            writing, given = True, text or ""
+        case ToolPending(input=given):
+            pass
         case _:
-            given = ""
-    return OpenCall(message_id, part.id, part.name, part.executed, isinstance(part.state, ToolRunning), given)
+            pass
+    running = isinstance(part.state, ToolRunning)
+    return OpenCall(message_id, part.id, part.name, part.executed, running, writing, given)

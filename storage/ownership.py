@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
+import sys
 import threading
 from pathlib import Path
 from typing import Final
@@ -129,6 +131,34 @@ def _lock(lock: Path) -> int | None:
             os.close(file)
             raise
         os.close(file)
+
+
+def is_owned(path: Path) -> bool:
+    """Whether a process, this one too, owns the store at `path`. Asks the system who holds the lock, and takes none."""
+    try:
+        status = path.stat()
+        with _guard:
+            if (status.st_dev, status.st_ino) in _owned:
+                return True  # and the lock file stays closed: closing it would give this process's lock away
+            file = os.open(path.with_name(f"{path.name}.lock"), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return _holder(file)
+            finally:
+                os.close(file)
+    except FileNotFoundError:
+        return False
+
+
+def _holder(file: int) -> bool:
+    asked = {"type": fcntl.F_WRLCK, "whence": os.SEEK_SET, "start": 0, "length": 0, "pid": 0}
+    layout, fields = _FLOCK_BSD if sys.platform == "darwin" else _FLOCK
+    answer = fcntl.fcntl(file, fcntl.F_GETLK, struct.pack(layout, *[asked[name] for name in fields]))
+    return struct.unpack(layout, answer)[fields.index("type")] != fcntl.F_UNLCK
+
+
+_FLOCK = ("hhqqi", ("type", "whence", "start", "length", "pid"))
+_FLOCK_BSD = ("qqihh", ("start", "length", "pid", "type", "whence"))
+"""How the system lays out `struct flock`."""
 
 
 def _in_use(path: Path, lock: Path) -> StoreInUseError:

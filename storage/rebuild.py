@@ -14,7 +14,7 @@ from .connections import connect_reader, connect_scratch
 from .journal import StoredEvent, Transaction
 from .keys import Keys
 from .schema import check_version, load_migrations, migrate, version
-from .statements import Cursor
+from .statements import Connection, Cursor
 
 PROJECTIONS: Final = {
     "session": "SELECT id, title, directory, parent_id, agent, model, metadata, created, updated, head, revision,"
@@ -55,19 +55,26 @@ def rebuild_check(path: str | Path, *, scratch: str | Path = "", limit: int = 20
     stand in a database at `scratch`, an unused path; by default SQLite keeps them in memory and in a file of its own.
     Raises `IllegalEventError` when the log itself contradicts the rules of the projectors.
     """
-    resolved = Path(path).resolve()
-    stored, rebuilt = connect_reader(resolved), connect_scratch(str(scratch))
+    stored = connect_reader(Path(path).resolve())
+    try:
+        stored.execute("BEGIN")
+        return compare(stored, scratch=scratch, limit=limit)
+    finally:
+        stored.close(True)
+
+
+def compare(stored: Connection, *, scratch: str | Path = "", limit: int = 20) -> list[Difference]:
+    """The same for a connection that is in a read transaction."""
+    rebuilt = connect_scratch(str(scratch))
     try:
         migrations = load_migrations()
         check_version(version(stored), migrations[-1].number)
         migrate(rebuilt, Path(scratch), migrations[: version(stored)], 0)
-        reading, writing = stored.cursor(), rebuilt.cursor()
-        reading.execute("BEGIN")
+        writing = rebuilt.cursor()
         writing.execute("BEGIN")
         _replay(stored.cursor(), writing)
-        return _differences(reading, writing, limit)
+        return _differences(stored.cursor(), writing, limit)
     finally:
-        stored.close(True)
         rebuilt.close(True)
 
 

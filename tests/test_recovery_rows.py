@@ -89,7 +89,7 @@ def test_a_checkpoint_is_overwritten_and_comes_with_its_fragment(store: Database
     checkpoint(store, {PART: "Hello", CALL: '{"zo'})
     found = unfinished(store)
     assert found.fragments == (OpenFragment(ANSWER, PART, "text", "Hello"),)
-    assert found.calls == (OpenCall(ANSWER, CALL, "date", executed=False, running=False, input_text='{"zo'),)
+    assert found.calls == (OpenCall(ANSWER, CALL, "date", executed=False, running=False, writing=True, input_text='{"zo'),)
     assert raw(path, "SELECT count(*) FROM open_fragment") == [(2,)]
 
 
