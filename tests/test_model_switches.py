@@ -5,10 +5,12 @@ The turns are decoded from each protocol's own stream, so that the metadata is w
 
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from steerway.actors.configuration import Configuration, Provider, Store
 from steerway.protocol.llm.adapter import Adapter
 from steerway.protocol.llm.anthropic_messages import AnthropicMessagesAdapter
 from steerway.protocol.llm.events import (
@@ -40,11 +42,15 @@ from steerway.protocol.values.message import (
     UserMessage,
 )
 from steerway.protocol.values.model import ModelRef
+from steerway.protocol.values.session import CompletedOutcome
 from steerway.protocol.values.tool import FileContent, TextContent, ToolDefinition
 from support import anthropic_messages, openai_chat, openai_responses
-from support.answers import Answer, answer, event, interleave, reasoning, text, tool_call
+from support.answers import Answer, answer, event, interleave, raw, reasoning, text, tool_call
+from support.answers import stream as stream_of
 from support.decoding import decode
-from support.provider import Wire
+from support.house import open_house
+from support.provider import Wire, open_provider
+from support.tools import ScriptedTool
 
 ADAPTERS: Mapping[str, Adapter] = {
     adapter.protocol: adapter for adapter in (OpenAIChatAdapter(), OpenAIResponsesAdapter(), AnthropicMessagesAdapter())
@@ -289,8 +295,45 @@ def test_what_a_provider_ran_goes_back_as_it_came_and_elsewhere_is_a_call_with_i
 def test_broken_arguments_leave_a_history_that_every_protocol_accepts() -> None:
     """Field report PRV-02."""
     for origin in ADAPTERS:
-        for raw in ('{"path": "a', '["a"]', "", '{"a":1,"a":2}', '{"a": "\n"}'):
-            calls = answer(tool_call("read", [raw] if raw else "", deltas=1 if raw else 0))
+        for broken in ('{"path": "a', '["a"]', "", '{"a":1,"a":2}', '{"a": "\n"}'):
+            calls = answer(tool_call("read", broken, deltas=0))
             history = (user("Hi"), turn(origin, 1, stream(origin, 1, calls)), user("Go on."))
             for target in ADAPTERS:
                 assert "Go on." in sent(target, history)
+
+
+async def test_a_session_switches_between_the_protocols_over_http(tmp_path: Path) -> None:
+    """Every request passes its provider's rules, or the scripted provider fails the test."""
+    look = ScriptedTool("look")
+    async with open_provider() as scripted:
+        for number in range(1, len(ADAPTERS) + 1):
+            scripted.script(
+                answer(reasoning(f"thought {number}"), tool_call("look", {}, deltas=1), tool_call("look", {}, deltas=1)),
+                answer(reasoning("done"), text(f"answer {number}")),
+            )
+        searched, native = SEARCHES["anthropic-messages"]
+        scripted.script(stream_of(raw(searched)), answer(text("Welcome.")))
+        providers = {
+            MODELS[protocol].provider: Provider(protocol=protocol, base_url=scripted.base_url)  # pyright: ignore[reportArgumentType]
+            for protocol in ADAPTERS
+        }
+        settings = Configuration(store=Store(synchronous="normal"), providers=providers)
+        async with open_house(scripted, tmp_path, tools=[look.tool], settings=settings) as house:
+            session = await house.session(model=MODELS["openai-chat"])
+            for number, protocol in enumerate(ADAPTERS, 1):
+                await house.sessions.switch_model(session, MODELS[protocol])
+                assert isinstance(await house.ask(session, f"question {number}"), CompletedOutcome)
+            for words in ("Search.", "Thanks."):
+                assert isinstance(await house.ask(session, words), CompletedOutcome)
+            history = await house.history(session)
+        paths = [request.path for request in scripted.requests]
+        last = scripted.requests[-1].body.decode()
+    assert paths == [path for wire in WIRES.values() for path in (wire.PATH, wire.PATH)] + [anthropic_messages.PATH] * 2
+    assert native in last
+    assert anthropic_messages.SIGNATURE in last
+    assert OPAQUE["openai-responses"] not in last
+    turns = [message for message in history if isinstance(message, AssistantMessage)]
+    assert [message.error for message in turns] == [None] * 8
+    found = [part for message in turns for part in message.content if isinstance(part, ToolPart)]
+    assert [(part.name, part.executed) for part in found] == [*[("look", False)] * 6, ("web_search", True)]
+    assert all(isinstance(part.state, ToolCompleted) for part in found)
