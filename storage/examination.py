@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import apsw
 import msgspec
@@ -17,6 +17,8 @@ from .orderliness import SessionLog
 from .rebuild import compare
 from .schema import version
 from .statements import Connection
+
+T = TypeVar("T")
 
 MAX_FINDINGS: Final = 20
 """Of each check; a store that is broken all over need not say so more often."""
@@ -60,15 +62,15 @@ class Examination:
         return Report(
             path=str(self._path),
             schema=version(self._connection),
-            generation=self._one("SELECT coalesce((SELECT generation FROM store), '')"),
+            generation=self._one("SELECT generation FROM store", ""),
             sqlite=apsw.sqlite_lib_version(),
             owned=self._owned,
             compared=compared,
-            sessions=self._one("SELECT count(*) FROM session"),
-            events=self._one("SELECT count(*) FROM event"),
+            sessions=self._one("SELECT count(*) FROM session", 0),
+            events=self._one("SELECT count(*) FROM event", 0),
             file_bytes=self._path.stat().st_size,
             wal_bytes=self._wal_bytes(),
-            tables=tuple([TableSize(*row) for row in self._rows(_SIZES)]),
+            tables=self._sizes(),
             findings=tuple(self._findings),
         )
 
@@ -182,8 +184,18 @@ class Examination:
     def _rows(self, statement: str, *bindings: object) -> Iterator[tuple[Any, ...]]:
         return iter(self._connection.execute(statement, bindings))
 
-    def _one(self, statement: str) -> Any:
-        return self._connection.execute(statement).fetchall()[0][0]
+    def _one(self, statement: str, otherwise: T) -> T:
+        """The one value of a statement, or `otherwise` where the file is too damaged to tell."""
+        try:
+            return self._connection.execute(statement).fetchall()[0][0]
+        except (apsw.Error, IndexError):
+            return otherwise
+
+    def _sizes(self) -> tuple[TableSize, ...]:
+        try:
+            return tuple([TableSize(*row) for row in self._rows(_SIZES)])
+        except apsw.Error:
+            return ()
 
 
 def _same(event: Event, session_id: str | None, seq: int, kind: str, created: int) -> bool:

@@ -234,8 +234,9 @@ def test_text_in_an_event_that_is_not_unicode_is_found(path: Path) -> None:
     assert "event 8" in finding.message
 
 
-def test_a_damaged_page_is_found(path: Path) -> None:
-    ((page,),) = raw(path, "SELECT pageno FROM dbstat WHERE name = 'message_part'")
+@pytest.mark.parametrize("table", ["message_part", "session", "event", "store", "session_title_data"])
+def test_a_damaged_page_is_found(path: Path, table: str) -> None:
+    ((page,),) = raw(path, f"SELECT pageno FROM dbstat WHERE name = '{table}'")
     with path.open("r+b") as file:
         file.seek((page - 1) * 4096)
         file.write(b"\0" * 4096)

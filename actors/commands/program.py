@@ -9,6 +9,7 @@ import click
 
 from .config import config
 from .demo import demo
+from .doctor import doctor
 from .events import events
 from .failures import told
 from .run import run
@@ -41,7 +42,7 @@ def program(traceback: bool) -> None:
     """
 
 
-for _command in (demo, serve, run, sessions, events, config):
+for _command in (demo, serve, run, sessions, events, config, doctor):
     program.add_command(_command)
 
 
