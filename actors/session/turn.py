@@ -226,6 +226,8 @@ class Turn:
                 ):
                     async for batch in batches:
                         for event in batch:
+                            if response.end is not None:
+                                break  # whatever follows an end, or a defect, is not listened to
                             called = response.take(event)
                             if called is not None and isinstance(event, llm.ToolCall):
                                 self._start_call(running_calls, *called, event)
