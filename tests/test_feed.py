@@ -365,6 +365,18 @@ async def test_a_durable_subscriber_replays_is_synced_and_follows(codec: Codec, 
         assert seqs(pipe.read()) == [3, 4, 5, -5, 6, 7]
 
 
+async def test_a_replay_longer_than_a_page_needs_no_new_event_to_go_on() -> None:
+    async with running() as (feed, log):
+        log.append(1_300)
+        pipe = Pipe()
+        watch(feed, pipe, log)
+        got: list[Event] = []
+        for _ in range(3):
+            await wait_all_tasks_blocked()
+            got += pipe.read()
+        assert seqs(got) == [*range(1, 1_301), -1_300]
+
+
 async def test_at_the_head_synced_comes_first(autojump_clock: MockClock) -> None:
     async with running() as (feed, log):
         log.append(2)
