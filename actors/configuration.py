@@ -16,6 +16,7 @@ from msgspec import Meta, Struct, field, structs
 
 from ..protocol.llm.request import Generation
 from ..protocol.values.errors import SteerwayError
+from ..protocol.values.model import Prices
 from ..protocol.values.permission import Effect
 
 Count = Annotated[int, Meta(ge=1)]
@@ -87,11 +88,15 @@ class Overlay(Struct, frozen=True, kw_only=True):
 
 
 class Model(Overlay, frozen=True, kw_only=True):
-    """`id` is what the provider calls the model, when that differs from its name here. Limits are in tokens."""
+    """`id` is what the provider calls the model, when that differs from its name here. Limits are in tokens.
+
+    `cost` wins over what is known of the model otherwise; all of it, not price by price.
+    """
 
     id: str | None = None
     context: Count | None = None
     output: Count | None = None
+    cost: Prices | None = None
     variants: dict[str, Overlay] = field(default_factory=dict[str, Overlay])
 
     def __repr__(self) -> str:
@@ -146,6 +151,14 @@ class Permissions(Struct, frozen=True, kw_only=True):
     policy: Effect = "ask"
 
 
+class Recovery(Struct, frozen=True, kw_only=True):
+    """`policy`: what a start does about work that an ended process left. `settle` records that it was interrupted and spends
+    nothing; `continue` goes on with it, a bounded number of times.
+    """
+
+    policy: Literal["settle", "continue"] = "settle"
+
+
 class ToolOutputLimits(Struct, frozen=True, kw_only=True):
     """What of a tool's output stands in history."""
 
@@ -162,4 +175,5 @@ class Configuration(Struct, frozen=True, kw_only=True):
     providers: dict[str, Provider] = field(default_factory=dict[str, Provider])
     agents: dict[str, Agent] = field(default_factory=dict[str, Agent])
     permissions: Permissions = Permissions()
+    recovery: Recovery = Recovery()
     tool_output: ToolOutputLimits = ToolOutputLimits()

@@ -5,9 +5,9 @@ Rules:
   file named by `--config`, environment, flags. Tables are merged key by key; any other value replaces the one below.
 - Each layer is checked by itself, so that an error names the layer to blame. Unknown keys name the nearest known key.
 - Permission rules of an agent are not replaced but put one behind the other, so that no layer drops what another one denies.
-- A file found upward may have come with somebody's repository: it may set neither providers, store, gateway nor the permission
-  policy, and no rule that allows, unless it is also named by `--config` (ruling C7). What rules it has stand before all others,
-  so that they cannot weaken the user's own.
+- A file found upward may have come with somebody's repository: it may set neither providers, store, gateway nor the policies
+  of permissions and recovery, and no rule that allows, unless it is also named by `--config` (ruling C7). What rules it has
+  stand before all others, so that they cannot weaken the user's own.
 - A relative path in a file is relative to that file; one in the environment or a flag to the working directory (ruling C5).
 - Everything outside is passed in as `Surroundings`, so that tests own it. Reading blocks: call it before the loop runs.
 """
@@ -30,8 +30,8 @@ FILE_NAME: Final = "steerway.toml"
 ENVIRONMENT_PREFIX: Final = "STEERWAY_"
 DEFAULT_SOURCE: Final = "default"
 
-_GUARDED_SECTIONS: Final = ("providers", "store", "gateway", "permissions")
-_ENVIRONMENT_SECTIONS: Final = ("store", "gateway", "models", "permissions", "tool_output")
+_GUARDED_SECTIONS: Final = ("providers", "store", "gateway", "permissions", "recovery")
+_ENVIRONMENT_SECTIONS: Final = ("store", "gateway", "models", "permissions", "recovery", "tool_output")
 _PATHS: Final[tuple[Key, ...]] = (("store", "path"),)
 _VENDORS: Final = (("openai", "openai-chat"), ("anthropic", "anthropic-messages"))
 """Providers that are there by their vendor's variables, and their protocols."""

@@ -155,7 +155,20 @@ def mark_unanswered(cursor: Cursor, session: int, seq: int) -> None:
 
 def mark_answered(cursor: Cursor, session: int) -> None:
     """Nothing waits for a provider turn any more."""
-    cursor.execute("UPDATE session SET unanswered_seq = NULL WHERE key = ?", (session,))
+    cursor.execute("UPDATE session SET unanswered_seq = NULL, continued = 0 WHERE key = ?", (session,))
+
+
+def count_continuation(cursor: Cursor, session_id: SessionId) -> None:
+    """A start goes on once more with what is unanswered. The count begins anew with an answer."""
+    cursor.execute("UPDATE session SET continued = continued + 1 WHERE id = ?", (session_id,))
+
+
+def continuations(cursor: Cursor, session_id: SessionId) -> int:
+    """How often starts went on with what is unanswered."""
+    rows = cursor.execute("SELECT continued FROM session WHERE id = ?", (session_id,)).fetchall()
+    if not rows:
+        raise not_found(session_id)
+    return rows[0][0]
 
 
 def add_usage(cursor: Cursor, session: int, tokens: Tokens | None, cost: float | None) -> None:

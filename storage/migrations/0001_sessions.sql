@@ -28,6 +28,7 @@ CREATE TABLE session (
     head INTEGER NOT NULL,           -- sequence of the last event
     revision INTEGER NOT NULL,       -- raised when agent, model or location changes
     unanswered_seq INTEGER,          -- what still waits for a provider turn, if anything does
+    continued INTEGER NOT NULL DEFAULT 0,  -- how often a start went on with that; no projection of the log
     cost REAL NOT NULL,
     input INTEGER NOT NULL,
     output INTEGER NOT NULL,
