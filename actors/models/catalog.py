@@ -5,6 +5,7 @@ Rules:
 - There is no silent fallback: what is not there is `ModelUnavailableError`; nothing selected is `ModelNotSelectedError`.
 - Durable records name models by their catalog id (`ref`); only the provider hears `api_model`.
 - Options, headers, body and Generation Controls are merged provider, model, variant, each in its own domain.
+- What the configuration does not say of a model's context and prices, `prices` may know; what nobody knows costs nothing.
 - A key is held as a `Secret`: it comes out only in the transport, on the way into a header.
 """
 
@@ -17,8 +18,9 @@ from msgspec import Struct, structs
 
 from ...protocol.llm.request import Generation
 from ...protocol.values.errors import InvalidRequestError, ModelNotSelectedError, ModelUnavailableError
-from ...protocol.values.model import ModelRef
+from ...protocol.values.model import ModelRef, Prices, Tokens
 from ..configuration import Configuration, ConfigurationError, Model, Overlay, Provider, Timeouts
+from . import prices
 
 DEMO_PROTOCOL: Final = "demo"
 DEMO_MODEL: Final = ModelRef(provider="demo", id="demo")
@@ -61,6 +63,11 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     body: Mapping[str, Any]
     api_key: Secret | None
     timeouts: Timeouts
+    prices: Prices | None = None
+
+    def cost(self, tokens: Tokens | None) -> float:
+        """US dollars for what a turn used; 0 where the prices are not known."""
+        return self.prices.cost(tokens) if self.prices is not None and tokens is not None else 0.0
 
     def __repr__(self) -> str:  # headers may be credentials too
         return f"<ModelInfo {self.ref} by {self.protocol}>"
@@ -145,12 +152,16 @@ class Catalog:
             options = merged(options, overlay.options)
             headers.update({name.lower(): value for name, value in overlay.headers.items()})
             body = merged(body, overlay.body)
+        api_model = model.id or ref.id
+        known = prices.UNKNOWN
+        if provider.protocol != DEMO_PROTOCOL and (model.cost is None or model.context is None):
+            known = prices.look_up(provider.base_url, api_model)
         return ModelInfo(
             ref=ref,
             protocol=provider.protocol,
-            api_model=model.id or ref.id,
+            api_model=api_model,
             base_url=provider.base_url,
-            context=model.context,
+            context=model.context or known.context,
             output=model.output,
             generation=generation,
             options=options,
@@ -158,6 +169,7 @@ class Catalog:
             body=body,
             api_key=self._key(ref, provider.api_key_env),
             timeouts=provider.timeouts,
+            prices=model.cost or known.prices,
         )
 
     def _key(self, ref: ModelRef, variable: str | None) -> Secret | None:

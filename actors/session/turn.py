@@ -357,11 +357,12 @@ class Turn:
                     assistant_message_id=self.assistant,
                     finish=end.finish,
                     tokens=end.tokens,
-                    cost=0.0,
+                    cost=self._model.cost(end.tokens),
                     continues=self._response.local_calls and not self._last_step,
                 )
             case llm.ProviderFailed():
-                return TurnFailed(assistant_message_id=self.assistant, error=end.failure, tokens=end.tokens)
+                cost = None if end.tokens is None else self._model.cost(end.tokens)
+                return TurnFailed(assistant_message_id=self.assistant, error=end.failure, tokens=end.tokens, cost=cost)
 
     async def _settle(self, terminal: EventData) -> None:
         """Record what is open and the terminal event in one transaction, and wait for it."""

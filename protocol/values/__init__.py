@@ -125,6 +125,8 @@ from .model import (
     NO_TOKENS,
     CacheTokens,
     ModelRef,
+    Prices,
+    PriceTier,
     Tokens,
 )
 from .page import (
@@ -262,6 +264,8 @@ __all__ = [
     "PermissionReplied",
     "PermissionReply",
     "PermissionRequest",
+    "PriceTier",
+    "Prices",
     "PromotedOutcome",
     "Prompt",
     "PromptAdmitted",
