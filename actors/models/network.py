@@ -1,7 +1,7 @@
 """The connections under the HTTP client: trio sockets whose chunked answers arrive joined.
 
 Rules:
-- One pool for all requests, without a limit of connections (ruling E3). Keep-alive, TLS and HTTP itself are the library's.
+- No limit of connections (ruling E3); one that is whole after its answer rests for the next. TLS and HTTP are the library's.
 - Time-outs are the caller's, except the one for connecting. Cancelling a read or write leaves the connection to be closed.
 - Where the environment names a proxy, httpx2's own pools are used, which know the rules of such variables: then nothing is
   joined, and everything else is the same.
@@ -10,7 +10,8 @@ Rules:
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final, cast
@@ -55,16 +56,17 @@ def open_client(*, trust_env: bool) -> httpx2.AsyncClient:
 
 
 class DirectTransport(httpx2.AsyncBaseTransport):
-    """Sends requests over one pool of our own connections."""
+    """Sends each request over a connection that rests, else over a new one.
+
+    The library's own pool looks at all of its connections for every request and once more for every answer; without a limit
+    to keep there is nothing to look for.
+    """
 
     def __init__(self, authorities: ssl.SSLContext) -> None:
-        self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=authorities,
-            max_connections=None,
-            max_keepalive_connections=KEEPALIVE_CONNECTIONS,
-            keepalive_expiry=KEEPALIVE_SECONDS,
-            network_backend=_Network(),
-        )
+        self._authorities = authorities
+        self._network = _Network()
+        self._resting: dict[tuple[bytes, bytes, int], deque[httpcore2.AsyncHTTPConnection]] = {}
+        self._closed = False
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         url = request.url
@@ -75,24 +77,65 @@ class DirectTransport(httpx2.AsyncBaseTransport):
             content=cast("AsyncIterable[bytes]", request.stream),
             extensions=request.extensions,
         )
+        if outgoing.url.scheme not in (b"http", b"https"):
+            raise httpx2.UnsupportedProtocol(f"There is no way to speak {url.scheme!r}.")
+        origin = outgoing.url.origin
         with _named_for_the_client():
-            response = await self._pool.handle_async_request(outgoing)
+            connection = await self._rested(origin) or self._new(origin)
+            response = await connection.handle_async_request(outgoing)
         return httpx2.Response(
             status_code=response.status,
             headers=response.headers,
-            stream=_Body(response),
+            stream=_Body(response, lambda: self._rest(origin, connection)),
             extensions={"http_version": b"HTTP/1.1"},
         )
 
     async def aclose(self) -> None:
-        await self._pool.aclose()
+        """Close what rests. A connection in use is closed when its answer is over."""
+        self._closed = True
+        for waiting in self._resting.values():
+            while waiting:
+                await waiting.pop().aclose()
+
+    def _new(self, origin: httpcore2.Origin) -> httpcore2.AsyncHTTPConnection:
+        return httpcore2.AsyncHTTPConnection(
+            origin,
+            ssl_context=self._authorities,
+            keepalive_expiry=KEEPALIVE_SECONDS,
+            network_backend=self._network,
+        )
+
+    async def _rested(self, origin: httpcore2.Origin) -> httpcore2.AsyncHTTPConnection | None:
+        """The connection that rested last, unless its peer has left it."""
+        waiting = self._resting.get(_key(origin))
+        while waiting:
+            connection = waiting.pop()
+            if not connection.has_expired():
+                return connection
+            await connection.aclose()
+        return None
+
+    async def _rest(self, origin: httpcore2.Origin, connection: httpcore2.AsyncHTTPConnection) -> None:
+        """An answer is over: keep its connection if it can be used again, and close those that rested too long."""
+        if not connection.is_idle():
+            return  # the library has closed it
+        if self._closed:
+            await connection.aclose()
+            return
+        waiting = self._resting.setdefault(_key(origin), deque())
+        waiting.append(connection)
+        while len(waiting) > KEEPALIVE_CONNECTIONS or waiting[0].has_expired():
+            await waiting.popleft().aclose()
+            if not waiting:
+                return
 
 
 class _Body(httpx2.AsyncByteStream):
-    """The body of one answer."""
+    """The body of one answer. `over` is called once, when it was read or closed."""
 
-    def __init__(self, response: httpcore2.Response) -> None:
+    def __init__(self, response: httpcore2.Response, over: Callable[[], Awaitable[None]]) -> None:
         self._response = response
+        self._over: Callable[[], Awaitable[None]] | None = over
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         with _named_for_the_client():
@@ -100,7 +143,15 @@ class _Body(httpx2.AsyncByteStream):
                 yield piece
 
     async def aclose(self) -> None:
-        await self._response.aclose()
+        over, self._over = self._over, None
+        if over is not None:
+            with trio.CancelScope(shield=True):  # it never waits for the peer
+                await self._response.aclose()
+                await over()
+
+
+def _key(origin: httpcore2.Origin) -> tuple[bytes, bytes, int]:
+    return origin.scheme, origin.host, origin.port
 
 
 @contextmanager
