@@ -2,7 +2,7 @@
 
 Rules:
 - A key of `steerway.toml` is a field here; a field that is not here is an error there. Later features add their fields.
-- Keys of providers never stand in a configuration, only the name of the environment variable that holds one. Header values
+- Keys of providers never stand in a configuration, only the name of the variable or file that holds one. Header values
   may be credentials all the same, so no representation shows headers.
 - Three domains stay apart (seed: Generation Controls, Model Request Options): `generation` is neutral, `options` is the
   provider's own semantics, `body` are compatibility fields of the final JSON. Each is merged provider, model, variant.
@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, field, structs
 
 from ..protocol.llm.request import Generation
 from ..protocol.values.errors import SteerwayError
-from ..protocol.values.model import Prices
+from ..protocol.values.model import Capabilities, Prices
 from ..protocol.values.permission import Effect
 
 Count = Annotated[int, Meta(ge=1)]
@@ -90,13 +90,16 @@ class Overlay(Struct, frozen=True, kw_only=True):
 class Model(Overlay, frozen=True, kw_only=True):
     """`id` is what the provider calls the model, when that differs from its name here. Limits are in tokens.
 
-    `cost` wins over what is known of the model otherwise; all of it, not price by price.
+    `cost` wins over what is known of the model otherwise; all of it, not price by price. `name` and `capabilities` are what
+    `models.list` tells people; no request depends on them.
     """
 
     id: str | None = None
     context: Count | None = None
     output: Count | None = None
     cost: Prices | None = None
+    name: str | None = None
+    capabilities: Capabilities = Capabilities()
     variants: dict[str, Overlay] = field(default_factory=dict[str, Overlay])
 
     def __repr__(self) -> str:
@@ -106,12 +109,14 @@ class Model(Overlay, frozen=True, kw_only=True):
 class Provider(Overlay, frozen=True, kw_only=True):
     """One provider. Without listed models it takes any model id (ruling C7).
 
-    `base_url` is the vendor's own when none is given: no key leaves for another vendor than that of the protocol.
+    `base_url` is the vendor's own when none is given: no key leaves for another vendor than that of the protocol. The key is
+    in an environment variable, or in a file that only its owner may read; where both are named, the file is used.
     """
 
     protocol: WireProtocol
     base_url: str = ""
     api_key_env: str | None = None
+    api_key_file: str | None = None
     timeouts: Timeouts = Timeouts()
     models: dict[str, Model] = field(default_factory=dict[str, Model])
 

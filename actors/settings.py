@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from .configuration import Configuration, ConfigurationError
 from .configuration_keys import Key, check, dotted, is_secret, leaves, nearest
+from .configuration_spelling import respelled
 
 FILE_NAME: Final = "steerway.toml"
 ENVIRONMENT_PREFIX: Final = "STEERWAY_"
@@ -159,6 +160,7 @@ def _file_layer(path: Path, *, trusted: bool = True) -> _Layer:
         raise ConfigurationError(f"{source}: this is no TOML: {error}.", source=source) from None
     except OSError as error:
         raise ConfigurationError(f"{source}: cannot be read: {error.strerror}.", source=source) from None
+    table = respelled(table, source)
     check(table, source)
     _anchor(table, path.parent)
     return _Layer(source, table, trusted)
@@ -232,10 +234,11 @@ def _value_layer(surroundings: Surroundings, source: str, key: Key, value: objec
 
 
 def _anchor(table: dict[str, Any], folder: Path) -> None:
-    for section, name in _PATHS:
-        path = table.get(section, {}).get(name)
-        if path is not None:
-            table[section][name] = str(folder / Path(path).expanduser())
+    tables = [(table.get(section, {}), name) for section, name in _PATHS]
+    tables += [(provider, "api_key_file") for provider in table.get("providers", {}).values()]
+    for inner, name in tables:
+        if name in inner:
+            inner[name] = str(folder / Path(inner[name]).expanduser())
 
 
 def _merge(under: dict[str, Any], layer: _Layer, sources: dict[str, str]) -> None:

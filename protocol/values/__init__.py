@@ -124,6 +124,7 @@ from .message import (
 from .model import (
     NO_TOKENS,
     CacheTokens,
+    Capabilities,
     ModelRef,
     Prices,
     PriceTier,
@@ -231,6 +232,7 @@ __all__ = [
     "Attachment",
     "CacheTokens",
     "CallId",
+    "Capabilities",
     "CompletedOutcome",
     "Delivery",
     "Effect",

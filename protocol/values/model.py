@@ -79,4 +79,13 @@ class Prices(Value):
         return dollars / 1e6
 
 
+class Capabilities(Value):
+    """What a model can do, as far as it was said. `input` and `output` are kinds like `text`, `image`, `audio`, `pdf`."""
+
+    tools: bool | None = None
+    reasoning: bool | None = None
+    input: tuple[str, ...] | None = None
+    output: tuple[str, ...] | None = None
+
+
 NO_TOKENS = Tokens(input=0, output=0, reasoning=0, cache=CacheTokens(read=0, write=0))
