@@ -147,7 +147,7 @@ class Transaction:
             message = None if session is None else keys.assistant(session.key, assistant_message_id)
             if message is None:
                 raise IllegalEventError(f"Session {session_id!r} has no assistant message {assistant_message_id!r}.")
-            fragments.checkpoint(cursor, message, texts)
+            fragments.checkpoint(cursor, keys, message, texts)
 
         self.write(work)
 

@@ -52,5 +52,5 @@ def rebuild(cursor: Cursor, keys: Keys) -> None:
     for message_id, part, text in checkpoints:
         rows = cursor.execute("SELECT key FROM message WHERE id = ?", (message_id,)).fetchall()
         for (key,) in rows:
-            fragments.checkpoint(cursor, key, {part: text})
+            fragments.checkpoint(cursor, keys, key, {part: text})
     cursor.execute("DROP TABLE temp.log")
