@@ -18,8 +18,13 @@ from typing import Any, Final
 from msgspec import Struct, structs
 
 from ...protocol.llm.request import Generation
-from ...protocol.values.errors import InvalidRequestError, ModelNotSelectedError, ModelUnavailableError
-from ...protocol.values.model import ModelRef, Prices, Tokens
+from ...protocol.values.errors import (
+    InvalidRequestError,
+    ModelNotSelectedError,
+    ModelUnavailableError,
+    VariantUnavailableError,
+)
+from ...protocol.values.model import CatalogModel, ModelRef, Prices, Tokens
 from ..configuration import Configuration, ConfigurationError, Model, Overlay, Provider, Timeouts
 from . import prices
 from .ingestion import merged, merged_generation, partition
@@ -80,8 +85,7 @@ class Catalog:
     def resolve(self, ref: ModelRef | None) -> ModelInfo:
         """The model that `ref` names, or the configured default when it is None.
 
-        Raises `ModelNotSelectedError` and `ModelUnavailableError` (also for a variant that is not there, and a key whose
-        environment variable is not set).
+        Raises `ModelNotSelectedError`, `ModelUnavailableError` (also where the key is missing), `VariantUnavailableError`.
         """
         if ref is None:
             if self._default is None:
@@ -101,7 +105,12 @@ class Catalog:
             variant = model.variants.get(ref.variant)
             if variant is None:
                 there = f"it has {_names(model.variants)}" if model.variants else "it has none"
-                raise self._unavailable(ref, f"the model has no variant {ref.variant}; {there}")
+                raise VariantUnavailableError(
+                    f"The model {ref} is not available: the model has no variant {ref.variant}; {there}.",
+                    provider=ref.provider,
+                    id=ref.id,
+                    variant=ref.variant,
+                )
         return self._info(ref, provider, model, variant)
 
     def parse(self, text: str) -> ModelRef:
@@ -122,6 +131,26 @@ class Catalog:
     def list(self) -> tuple[ModelInfo, ...]:
         """All listed models that can be asked now, by provider and id, without their variants."""
         return tuple(self._available())
+
+    def describe(self) -> tuple[CatalogModel, ...]:
+        """The same models, as a client is told of them."""
+        default = None if self._default is None else self.parse(self._default)
+        return tuple(self._described(info, default) for info in self._available())
+
+    def _described(self, info: ModelInfo, default: ModelRef | None) -> CatalogModel:
+        model = self._providers[info.ref.provider].models[info.ref.id]
+        return CatalogModel(
+            provider=info.ref.provider,
+            id=info.ref.id,
+            protocol=info.protocol,
+            name=model.name,
+            context=info.context,
+            output=info.output,
+            prices=info.prices,
+            variants=tuple(sorted(model.variants)),
+            capabilities=model.capabilities,
+            default=default is not None and (default.provider, default.id) == (info.ref.provider, info.ref.id),
+        )
 
     def _available(self) -> Iterator[ModelInfo]:
         for name, provider in sorted(self._providers.items()):

@@ -88,4 +88,22 @@ class Capabilities(Value):
     output: tuple[str, ...] | None = None
 
 
+class CatalogModel(Value):
+    """A model that can be selected now. Limits are in tokens; what is None is not known.
+
+    `variants` are names for `ModelRef.variant`; `default` is true for the model of sessions that select none.
+    """
+
+    provider: str
+    id: str
+    protocol: str
+    name: str | None = None
+    context: int | None = None
+    output: int | None = None
+    prices: Prices | None = None
+    variants: tuple[str, ...] = ()
+    capabilities: Capabilities = Capabilities()
+    default: bool = False
+
+
 NO_TOKENS = Tokens(input=0, output=0, reasoning=0, cache=CacheTokens(read=0, write=0))
