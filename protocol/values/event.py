@@ -173,6 +173,8 @@ class TurnFailed(EventData):
     error: Failure
     tokens: Tokens | None = None
     cost: float | None = None
+    continues: bool | None = None
+    """Whether another turn follows at once, which goes on from here: after a cut answer, or a superseded request."""
 
 
 class TurnInterrupted(EventData):
