@@ -73,9 +73,13 @@ NEXT = "And now?"
 # --- the turn -----------------------------------------------------------------------------------------------------
 
 
-def whole_turn(tool: str = "look", arguments: str = '{"value": "up"}') -> Block:
+LOOK = ("look", '{"value": "up"}')
+"""A call of the scripted tool of that name."""
+
+
+def whole_turn(call: tuple[str, str] = LOOK) -> Block:
     """A thought, an answer and a call, each in pieces, with their finish, usage and end mark."""
-    return answer(reasoning(["Let me ", "think"]), text(["One ", "two ", "three"]), tool_call(tool, arguments, deltas=3)).parts
+    return answer(reasoning(["Let me ", "think"]), text(["One ", "two ", "three"]), tool_call(*call, deltas=3)).parts
 
 
 def gaps() -> list[str]:
@@ -90,15 +94,15 @@ def gaps() -> list[str]:
     return found
 
 
-def held_turn(gap: int, held: Hold, *, tool: str = "look") -> Answer:
+def held_turn(gap: int, held: Hold, call: tuple[str, str] = LOOK) -> Answer:
     """The turn, which waits in its gap of this number."""
-    parts = whole_turn(tool)
+    parts = whole_turn(call)
     return stream(*parts[:gap], held, *parts[gap:])
 
 
-def cut_turn(share: float, held: Hold) -> Answer:
+def cut_turn(share: float, held: Hold, call: tuple[str, str] = LOOK) -> Answer:
     """The turn as bytes, which waits after this share of them, wherever that is; 1 is right inside the end mark."""
-    rendered = openai_chat.render(whole_turn(), number=1, model="scripted", with_usage=True)
+    rendered = openai_chat.render(whole_turn(call), number=1, model="scripted", with_usage=True)
     body = b"".join(piece for piece in rendered if isinstance(piece, bytes))
     at = body.index(b"[DONE]") + 2 if share == 1 else int(len(body) * share)
     return stream(raw(body[:at]), held, raw(body[at:]))
