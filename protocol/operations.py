@@ -111,6 +111,7 @@ class UpdateSession(Params, frozen=True, kw_only=True):
     session_id: SessionId
     title: str | None = None
     metadata: dict[str, Any] | None = None
+    budget: float | None = None
 
 
 class ForkSession(Params, frozen=True, kw_only=True):

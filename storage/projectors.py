@@ -128,6 +128,8 @@ def _session_updated(place: Place, data: SessionUpdated) -> None:
         sessions.rename(place.cursor, place.session, data.title)
     if data.metadata is not None:
         sessions.set_metadata(place.cursor, place.session, data.metadata)
+    if data.budget is not None:
+        sessions.set_budget(place.cursor, place.session, data.budget)
 
 
 def _session_forked(place: Place, data: SessionForked) -> None:

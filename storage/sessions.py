@@ -12,9 +12,9 @@ from .statements import Cursor
 
 COLUMNS = (
     "id, title, directory, parent_id, agent, model, metadata, created, updated, head, cost, input, output, reasoning,"
-    " cache_read, cache_write, revision, unanswered_seq"
+    " cache_read, cache_write, revision, unanswered_seq, budget"
 )
-"""The columns of a session row in the order `from_row` and `record_from_row` take them."""
+"""The columns of a session row in the order `from_row` and `record_from_row` take them; `budget` is the last."""
 
 _SELECT = f"SELECT {COLUMNS} FROM session WHERE id = ?"  # noqa: S608 - put together from a constant
 _INSERT = (
@@ -87,6 +87,7 @@ def from_row(row: tuple[Any, ...]) -> Session:
         head=row[9],
         cost=row[10],
         tokens=Tokens(input=row[11], output=row[12], reasoning=row[13], cache=CacheTokens(read=row[14], write=row[15])),
+        budget=row[-1],
     )
 
 
@@ -127,6 +128,11 @@ def rename(cursor: Cursor, session: int, title: str) -> None:
 def set_metadata(cursor: Cursor, session: int, metadata: dict[str, Any]) -> None:
     """The session's metadata, all of it."""
     cursor.execute("UPDATE session SET metadata = ? WHERE key = ?", (_encoder.encode(metadata), session))
+
+
+def set_budget(cursor: Cursor, session: int, budget: float) -> None:
+    """What the session may cost, in US dollars."""
+    cursor.execute("UPDATE session SET budget = ? WHERE key = ?", (budget, session))
 
 
 def select_agent(cursor: Cursor, session: int, agent: str) -> None:

@@ -49,6 +49,7 @@ from ...storage.reader import Reader
 from ..agents import Agent, UnknownAgentError
 from ..models.catalog import ModelInfo
 from . import recovery
+from .budget import over_budget
 from .journal import SessionJournal
 from .requests import Requests
 from .retry import RetryBudget
@@ -260,6 +261,8 @@ class Drain:
 
     async def _sample(self, record: SessionRecord) -> tuple[Agent, ModelInfo]:
         session = record.session
+        if (spent := over_budget(session)) is not None:
+            raise _BoundaryFailure(spent.type, spent.message)
         try:
             agent = self._services.agents.resolve(session.agent)
             model = self._services.models.resolve(session.model or agent.model)

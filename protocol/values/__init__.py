@@ -57,6 +57,7 @@ from .event import (
 from .failure import (
     ABORTED,
     AGENT_UNKNOWN,
+    BUDGET_EXCEEDED,
     INTERNAL,
     LOCATION_UNAVAILABLE,
     MODEL_NOT_SELECTED,
@@ -190,6 +191,7 @@ from .tool import (
 __all__ = [
     "ABORTED",
     "AGENT_UNKNOWN",
+    "BUDGET_EXCEEDED",
     "DEFAULT_LIMIT",
     "EVENT_TYPES",
     "INTERNAL",

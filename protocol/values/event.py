@@ -51,11 +51,12 @@ class SessionCreated(EventData):
 
 
 class SessionUpdated(EventData):
-    """Title or metadata changed; what is left out stays as it is."""
+    """Title, metadata or budget changed; what is left out stays as it is."""
 
     type: ClassVar[str] = "session.updated"
     title: str | None = None
     metadata: dict[str, Any] | None = None
+    budget: float | None = None
 
 
 class SessionForked(EventData):

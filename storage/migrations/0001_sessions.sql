@@ -23,6 +23,7 @@ CREATE TABLE session (
     agent TEXT,
     model BLOB,
     metadata BLOB,
+    budget REAL,                     -- US dollars; NULL is no limit
     created INTEGER NOT NULL,
     updated INTEGER NOT NULL,
     head INTEGER NOT NULL,           -- sequence of the last event
