@@ -23,7 +23,6 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 
-import structlog
 import trio
 
 from ..protocol.codec import MSGPACK
@@ -48,6 +47,7 @@ from .gateway.listener import Listening, serve
 from .gateway.request_handlers import RequestHandlers
 from .gateway.router import Router
 from .gateway.session_handlers import SessionHandlers
+from .logs import Logger
 from .models.models import Models
 from .session import recovery
 from .session.letters import Resume
@@ -66,7 +66,7 @@ MAX_PENDING = 1_000
 SWEEP_SECONDS = 3_600
 OUTPUTS_FOLDER = "tool-output"
 
-_log = structlog.get_logger("steerway.runtime")
+_log = Logger("steerway.runtime")
 
 
 def _wall_clock_ms() -> int:

@@ -16,7 +16,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import structlog
 import trio
 
 from ...protocol.values.errors import (
@@ -42,6 +41,7 @@ from ...protocol.values.session import (
 )
 from ...storage.journal import Transaction
 from ...storage.reader import Reader
+from ..logs import Logger
 from ..mailbox import Answer, Mailbox
 from .attachment import attachment
 from .coordinator import Coordinator, answer_late
@@ -80,7 +80,7 @@ from .updating import Update as UpdateOf
 
 MAILBOX_LETTERS = 1_024
 
-_log = structlog.get_logger("steerway.session")
+_log = Logger("steerway.session")
 
 
 class SessionActor:
