@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-import structlog
 import trio
 
 from ...protocol.llm import events as llm
@@ -50,6 +49,7 @@ from ...protocol.values.ids import MessageId, SessionId
 from ...protocol.values.location import Location
 from ...protocol.values.tool import TextContent
 from ..agents import Agent
+from ..logs import Logger
 from ..mailbox import Answer
 from ..models.catalog import ModelInfo
 from ..tools.registry import ToolSet
@@ -69,7 +69,7 @@ SETTLEMENT_SECONDS = 5
 MISSING_RESULT = Failure(type=TOOL_RESULT_MISSING, message="The provider did not return a result for its own tool.")
 EMPTY_ANSWER = Failure(type=PROVIDER_INVALID_OUTPUT, message="The provider's answer was empty.")
 
-_log = structlog.get_logger("steerway.turn")
+_log = Logger("steerway.turn")
 
 
 class TurnFailure(Exception):
