@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Final
 
@@ -46,6 +46,10 @@ class Models:
     def resolve(self, ref: ModelRef | None) -> ModelInfo:
         """As `Catalog.resolve`: the named model or the default, or a typed error."""
         return self._catalog.resolve(ref)
+
+    def fallback(self, tried: Collection[ModelRef]) -> ModelRef | None:
+        """As `Catalog.fallback`: the next model to ask instead of overloaded ones."""
+        return self._catalog.fallback(tried)
 
     def parse(self, text: str) -> ModelRef:
         """As `Catalog.parse`: the reference that `provider/model[:variant]` stands for."""

@@ -265,7 +265,7 @@ class Drain:
             raise _BoundaryFailure(spent.type, spent.message)
         try:
             agent = self._services.agents.resolve(session.agent)
-            model = self._services.models.resolve(session.model or agent.model)
+            model = self._services.models.resolve(self._budget.effective(session.model or agent.model))
         except UnknownAgentError as error:
             raise _BoundaryFailure(AGENT_UNKNOWN, str(error)) from error
         except ModelUnavailableError as error:

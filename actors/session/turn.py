@@ -3,8 +3,9 @@
 Rules (semantics, "Provider turn"; ruling B1):
 - An attempt is recorded before its request leaves. Before any output, a retryable failure is followed by another attempt of the
   same turn with the same request; the delay is a durable event. A model switch ends the delay at once; if it, or a steer, is
-  there when the delay is over, the turn ends as `superseded` and a new boundary carries it. A cut answer is kept: its parts end
-  at once, the turn when the delay is over, and a new turn goes on from it.
+  there when the delay is over, the turn ends as `superseded` and a new boundary carries it. So it does at once where a fallback
+  takes the place of an overloaded model. A cut answer is kept: its parts end at once, the turn when the delay is over, and a
+  new turn goes on from it.
 - The tool of a call starts after its call is committed. Calls run concurrently, at most `MAX_CONCURRENT_CALLS`, the rest wait;
   all settle before the terminal event.
 - Once a tool succeeded, bounding its output and recording its one settlement form a completion region: shielded, and bounded
@@ -38,6 +39,7 @@ from ...protocol.values.failure import (
     PROVIDER_CONTENT_FILTER,
     PROVIDER_INCOMPLETE,
     PROVIDER_INVALID_OUTPUT,
+    PROVIDER_OVERLOADED,
     PROVIDER_UNKNOWN,
     STORAGE_UNAVAILABLE,
     SUPERSEDED,
@@ -201,7 +203,7 @@ class Turn:
                 self._close_parts()
                 await self._back_off(attempt, delay, end)
                 return self._terminal(end, continues=True), 0.0
-            if not await self._back_off(attempt, delay, end):
+            if self._fell_back(end) or not await self._back_off(attempt, delay, end):
                 return self._terminal(llm.ProviderFailed(failure=_superseded(end)), continues=True), None
 
     # --- one attempt -------------------------------------------------------------------------------------------------
@@ -265,6 +267,17 @@ class Turn:
         if self._declined or isinstance(end, llm.Finished) or not end.retryable:
             return None
         return self._budget.take(end.retry_after_ms, empty=end.failure is EMPTY_ANSWER)
+
+    def _fell_back(self, end: llm.Finished | llm.ProviderFailed) -> bool:
+        """Whether another model is asked from now on, because this one is overloaded."""
+        if isinstance(end, llm.Finished) or end.failure.type != PROVIDER_OVERLOADED:
+            return False
+        self._budget.overloaded.append(self._model.ref)
+        fallback = self._services.models.fallback(self._budget.overloaded)
+        if fallback is None:
+            return False
+        self._budget.ask_instead(fallback)
+        return True
 
     async def _back_off(self, attempt: int, delay: float, end: llm.Finished | llm.ProviderFailed) -> bool:
         """Wait before the next attempt; False when a new boundary should come instead."""
