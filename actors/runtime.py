@@ -22,6 +22,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -43,7 +44,6 @@ from .feed import Feed
 from .gateway.connection import TransportClosed, serve_connection
 from .gateway.instance_handlers import InstanceHandlers
 from .gateway.limits import Limits
-from .gateway.listener import Listening, serve
 from .gateway.request_handlers import RequestHandlers
 from .gateway.router import Router
 from .gateway.session_handlers import SessionHandlers
@@ -60,6 +60,9 @@ from .tools.built_in import built_in_tools
 from .tools.capture import OutputLimits
 from .tools.registry import ToolRegistry
 from .tools.tool import Tool, ToolContext
+
+if TYPE_CHECKING:
+    from .gateway.listener import Listening
 
 MAX_PENDING = 1_000
 """Pending inputs of one session."""
@@ -189,6 +192,9 @@ class House:
     ) -> Listening:
         """Open the gateway among the actors."""
         actors, router = self._alive()
+
+        # Here, because a runtime that only its own program uses needs no WebSocket.
+        from .gateway.listener import serve
 
         async def live(*, task_status: trio.TaskStatus[Listening]) -> None:
             await serve(
