@@ -33,7 +33,8 @@ from .sessions import SessionRecord
 from .statements import Connection
 
 PAGE_ROWS = 512
-"""Events a page holds unless told."""
+PAGE_BYTES = 1024 * 1024
+"""What a page of events holds unless told: so many events, and none behind the one that makes it this large."""
 
 
 class Reader:
@@ -129,13 +130,26 @@ class Reader:
         """The messages from which the next request is made, in order: all of them. Raises `SessionNotFoundError`."""
         return self.history(session_id)
 
-    def events_page(self, session_id: SessionId, after: int, limit: int = PAGE_ROWS) -> list[tuple[int, bytes]]:
-        """Up to `limit` events behind the sequence `after`, as `(seq, body)`. Raises `SessionNotFoundError`."""
-        rows = self._cursor.execute(
-            "SELECT seq, body FROM event WHERE session = (SELECT key FROM session WHERE id = ?) AND seq > ?"
-            " ORDER BY seq LIMIT ?",
-            (session_id, after, limit),
-        ).fetchall()
+    def events_page(
+        self, session_id: SessionId, after: int, limit: int = PAGE_ROWS, size: int = PAGE_BYTES
+    ) -> list[tuple[int, bytes]]:
+        """Up to `limit` events behind the sequence `after`, as `(seq, body)`; fewer once their bodies have `size` bytes.
+
+        Raises `SessionNotFoundError`.
+        """
+        rows: list[tuple[int, bytes]] = []
+        try:
+            for seq, body in self._cursor.execute(
+                "SELECT seq, body FROM event WHERE session = (SELECT key FROM session WHERE id = ?) AND seq > ?"
+                " ORDER BY seq LIMIT ?",
+                (session_id, after, limit),
+            ):
+                rows.append((seq, body))
+                size -= len(body)
+                if size <= 0:
+                    break
+        finally:
+            self._cursor.execute("")  # ends a statement that was left in the middle, and its read transaction with it
         if not rows:
             self.head(session_id)
         return rows
