@@ -6,8 +6,11 @@ never keeps the write-ahead log from being truncated; what one call answers is o
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import TypeVar
+
+import apsw
 
 from ..protocol.operations import ListMessages, ListSessions
 from ..protocol.values import (
@@ -20,7 +23,7 @@ from ..protocol.values import (
     Session,
     SessionId,
 )
-from ..protocol.values.errors import MessageNotFoundError, PermissionNotFoundError
+from ..protocol.values.errors import MessageNotFoundError, PermissionNotFoundError, StorageUnavailableError
 from ..protocol.values.ids import RequestId
 from ..protocol.values.permission import PermissionRequest, SavedPermission
 from ..protocol.values.question import QuestionRequest
@@ -31,6 +34,8 @@ from .leftovers import Unfinished
 from .requests import RequestState
 from .sessions import SessionRecord
 from .statements import Connection
+
+T = TypeVar("T")
 
 PAGE_ROWS = 512
 PAGE_BYTES = 1024 * 1024
@@ -47,6 +52,13 @@ class Reader:
     def close(self) -> None:
         """Close the connection. Harmless when done twice."""
         self._connection.close()
+
+    def answer(self, query: Callable[[Reader], T]) -> T:
+        """The value of `query(reader)`. Raises `StorageUnavailableError` where SQLite or the disk fails."""
+        try:
+            return query(self)
+        except apsw.Error as error:
+            raise StorageUnavailableError(f"The store could not be read ({error}).", reason=type(error).__name__) from error
 
     # --- sessions ---
 
