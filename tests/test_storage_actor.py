@@ -287,11 +287,13 @@ async def test_a_defect_of_the_writer_ends_the_actor_and_everybody_who_waits_lea
         gate = Gate()
         async with opened(tmp_path, gate) as house:
             chain = Chain()
-            answers += [
-                house.actor.post(creating(ONE)),
-                house.actor.post(interrupt, chain=chain),
-                house.actor.post(creating(TWO)),
-            ]
+            answers.extend(
+                [
+                    house.actor.post(creating(ONE)),
+                    house.actor.post(interrupt, chain=chain),
+                    house.actor.post(creating(TWO)),
+                ]
+            )
             house.actor.post_live(delta("never"), chain)
             await wait_all_tasks_blocked()
             answers.append(house.actor.post(creating(THREE)))
