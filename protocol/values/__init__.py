@@ -148,6 +148,7 @@ from .permission import (
 )
 from .prompt import (
     MAX_PROMPT_BYTES,
+    MAX_PROMPT_JSON_BYTES,
     Admission,
     Delivery,
     Prompt,
@@ -199,6 +200,7 @@ __all__ = [
     "MAX_ID_LENGTH",
     "MAX_LIMIT",
     "MAX_PROMPT_BYTES",
+    "MAX_PROMPT_JSON_BYTES",
     "MODEL_NOT_SELECTED",
     "MODEL_UNAVAILABLE",
     "NO_TOKENS",
