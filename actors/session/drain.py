@@ -209,6 +209,7 @@ class Drain:
                     continuing, instruction = True, CUT_INSTRUCTION
                 else:
                     raise
+                self._step -= 1  # a retry uses up no step, also where it is a turn of its own
             finally:
                 self._owner.turn_ended()
 
