@@ -46,7 +46,7 @@ async def settle(services: Services, session_id: SessionId) -> bool:
             ended = TextEnded if part.kind == "text" else ReasoningEnded
             data.append(ended(assistant_message_id=part.assistant_message_id, part_id=part.part_id, text=part.text))
         for call in leftovers.calls:
-            if not call.running:
+            if call.writing:
                 data.append(
                     ToolInputEnded(assistant_message_id=call.assistant_message_id, call_id=call.call_id, text=call.input_text)
                 )
