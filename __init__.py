@@ -130,7 +130,6 @@ if TYPE_CHECKING:
         TurnStarted,
         UnknownData,
         UserMessage,
-        WaitOutcome,
         WithdrawnOutcome,
         WithdrawOutcome,
     )
@@ -318,7 +317,6 @@ __all__ = [
     "UnknownData",
     "UserMessage",
     "VariantUnavailableError",
-    "WaitOutcome",
     "WithdrawOutcome",
     "WithdrawnOutcome",
     "connect",

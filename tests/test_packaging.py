@@ -176,7 +176,6 @@ PUBLIC = [
     "UnknownData",
     "UserMessage",
     "VariantUnavailableError",
-    "WaitOutcome",
     "WithdrawOutcome",
     "WithdrawnOutcome",
     "connect",

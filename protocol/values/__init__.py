@@ -177,7 +177,6 @@ from .session import (
     PromptOutcome,
     Running,
     Session,
-    WaitOutcome,
     WithdrawnOutcome,
     WithdrawOutcome,
 )
@@ -341,7 +340,6 @@ __all__ = [
     "TurnStarted",
     "UnknownData",
     "UserMessage",
-    "WaitOutcome",
     "WithdrawOutcome",
     "WithdrawnOutcome",
     "decode_event",
