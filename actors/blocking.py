@@ -46,13 +46,19 @@ class Worker(Protocol):
 
 
 class Threads:
-    """Threads, with a limiter of its own, so that hung synchronous tools never starve anybody else's."""
+    """Threads, at most `limit` of each kind.
+
+    Work that its caller may abandon, as tools are, has a limiter apart: abandoned threads go on as long as they like and keep
+    their places, which must not be those of work that somebody waits for (ruling A17).
+    """
 
     def __init__(self, limit: int = 64) -> None:
         self._limiter = trio.CapacityLimiter(limit)
+        self._abandonable = trio.CapacityLimiter(limit)
 
     async def run(self, work: Callable[[], T], *, abandon_on_cancel: bool = False) -> T:
-        return await trio.to_thread.run_sync(work, abandon_on_cancel=abandon_on_cancel, limiter=self._limiter)
+        limiter = self._abandonable if abandon_on_cancel else self._limiter
+        return await trio.to_thread.run_sync(work, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
 
     def worker(self, name: str) -> Worker:
         return ThreadWorker(name)
