@@ -1,5 +1,7 @@
 """Every public operation, as data: parameters, result, declared errors, guards.
 
+Long, because it is the one place to look for what can be asked of a runtime.
+
 Params are always an object; an unknown field is `InvalidRequestError` naming it (ruling C1), and so is a text beyond its
 length: what one caller writes into a list must leave room for everybody else's, and a search must not cost the machine. The
 order of this file is the order of the documents made from it.

@@ -1,5 +1,7 @@
 """One Session: a mailbox, one task that takes letters from it, and at most one drain that it owns.
 
+Long, because every letter and every report of the drain is answered here; what each of them writes or decides is elsewhere.
+
 Rules:
 - The letter loop never awaits anything but the next letter. A letter that needs a commit posts it and goes on; the outcome
   comes back as a synchronous call, after publication (rulings A1, A2).

@@ -1,5 +1,7 @@
 """One Provider Turn: its attempts, its local calls, and exactly one terminal event.
 
+Long, because all ways in which a turn can end have to be seen together to be one.
+
 Rules (semantics, "Provider turn"; ruling B1):
 - An attempt is recorded before its request leaves. Before any output, a retryable failure is followed by another attempt of the
   same turn with the same request; the delay is a durable event. A model switch ends the delay at once; if it, or a steer, is

@@ -1,5 +1,7 @@
 """What happened: the union of durable and live events, each type declared once.
 
+Long, because the union is one list that is read, checked and extended as a whole.
+
 Rules:
 - An event is an envelope with a typed `data`. The type's name, version and durability are class facts of its data, and
   `EVENT_TYPES` is the only table of them; the journal, the feed and every client read that table.
