@@ -37,6 +37,7 @@ from ...protocol.values.event import (
 from ...protocol.values.failure import (
     INTERNAL,
     PROVIDER_CONTENT_FILTER,
+    PROVIDER_CONTEXT_OVERFLOW,
     PROVIDER_INCOMPLETE,
     PROVIDER_INVALID_OUTPUT,
     PROVIDER_UNKNOWN,
@@ -49,6 +50,7 @@ from ...protocol.values.failure import (
 from ...protocol.values.ids import MessageId, SessionId
 from ...protocol.values.location import Location
 from ...protocol.values.tool import TextContent
+from ...storage.leftovers import INTERRUPTED_CALL
 from ..agents import Agent
 from ..mailbox import Answer
 from ..models.catalog import ModelInfo
@@ -56,7 +58,6 @@ from ..tools.registry import ToolSet
 from ..tools.settlement import Failed, Succeeded
 from ..tools.tool import DeclinedError, ToolContext
 from .journal import SessionJournal
-from .recovery import INTERRUPTED_CALL
 from .requests import Requests
 from .response import Call, Response
 from .retry import RetryBudget
@@ -76,14 +77,18 @@ class TurnFailure(Exception):
     """The turn ended durably in an error.
 
     `again`: the seconds after which a new turn should go on from what is there (a cut answer); None: the drain fails.
-    `superseded`: a new boundary should follow at once.
+    `superseded`: a new boundary should follow at once. `overflow`: the request was too large, nothing was answered, and the
+    turn goes on if history can be made smaller.
     """
 
-    def __init__(self, failure: Failure, *, again: float | None = None, superseded: bool = False) -> None:
+    def __init__(
+        self, failure: Failure, *, again: float | None = None, superseded: bool = False, overflow: bool = False
+    ) -> None:
         super().__init__(failure.message)
         self.failure = failure
         self.again = again
         self.superseded = superseded
+        self.overflow = overflow
 
 
 class TurnStopped(Exception):
@@ -133,6 +138,7 @@ class Turn:
         location: Location,
         tools: ToolSet,
         last_step: bool,
+        recoverable: bool,
     ) -> None:
         self._services = services
         self._session_id = session_id
@@ -145,6 +151,7 @@ class Turn:
         self._location = location
         self._tools = tools
         self._last_step = last_step
+        self._recoverable = recoverable
         self.assistant = assistant
         self._response = Response(journal, assistant)
         self._recorded: Answer[None] | None = None
@@ -361,7 +368,13 @@ class Turn:
                     continues=self._response.local_calls and not self._last_step,
                 )
             case llm.ProviderFailed():
-                return TurnFailed(assistant_message_id=self.assistant, error=end.failure, tokens=end.tokens)
+                overflow = self._recoverable and self._overflowed(end.failure)
+                return TurnFailed(
+                    assistant_message_id=self.assistant, error=end.failure, tokens=end.tokens, continues=overflow or None
+                )
+
+    def _overflowed(self, failure: Failure) -> bool:
+        return failure.type == PROVIDER_CONTEXT_OVERFLOW and not self._response.has_output
 
     async def _settle(self, terminal: EventData) -> None:
         """Record what is open and the terminal event in one transaction, and wait for it."""
@@ -382,8 +395,8 @@ class Turn:
             case TurnCompleted(continues=continues):
                 self._budget.succeeded()
                 return continues
-            case TurnFailed(error=error):
-                raise TurnFailure(error, again=again, superseded=error.type == SUPERSEDED)
+            case TurnFailed(error=error, continues=continues):
+                raise TurnFailure(error, again=again, superseded=error.type == SUPERSEDED, overflow=bool(continues))
             case _:
                 raise TurnStopped
 
