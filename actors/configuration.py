@@ -2,7 +2,7 @@
 
 Rules:
 - A key of `steerway.toml` is a field here; a field that is not here is an error there. Later features add their fields.
-- Keys of providers never stand in a configuration, only the name of the environment variable that holds one. Header values
+- Keys of providers never stand in a configuration, only the name of the variable or file that holds one. Header values
   may be credentials all the same, so no representation shows headers.
 - Three domains stay apart (seed: Generation Controls, Model Request Options): `generation` is neutral, `options` is the
   provider's own semantics, `body` are compatibility fields of the final JSON. Each is merged provider, model, variant.
@@ -16,6 +16,7 @@ from msgspec import Meta, Struct, field, structs
 
 from ..protocol.llm.request import Generation
 from ..protocol.values.errors import SteerwayError
+from ..protocol.values.model import Capabilities, Prices
 from ..protocol.values.permission import Effect
 
 Count = Annotated[int, Meta(ge=1)]
@@ -87,11 +88,18 @@ class Overlay(Struct, frozen=True, kw_only=True):
 
 
 class Model(Overlay, frozen=True, kw_only=True):
-    """`id` is what the provider calls the model, when that differs from its name here. Limits are in tokens."""
+    """`id` is what the provider calls the model, when that differs from its name here. Limits are in tokens.
+
+    `cost` wins over what is known of the model otherwise; all of it, not price by price. `name` and `capabilities` are what
+    `models.list` tells people; no request depends on them.
+    """
 
     id: str | None = None
     context: Count | None = None
     output: Count | None = None
+    cost: Prices | None = None
+    name: str | None = None
+    capabilities: Capabilities = Capabilities()
     variants: dict[str, Overlay] = field(default_factory=dict[str, Overlay])
 
     def __repr__(self) -> str:
@@ -101,12 +109,14 @@ class Model(Overlay, frozen=True, kw_only=True):
 class Provider(Overlay, frozen=True, kw_only=True):
     """One provider. Without listed models it takes any model id (ruling C7).
 
-    `base_url` is the vendor's own when none is given: no key leaves for another vendor than that of the protocol.
+    `base_url` is the vendor's own when none is given: no key leaves for another vendor than that of the protocol. The key is
+    in an environment variable, or in a file that only its owner may read; where both are named, the file is used.
     """
 
     protocol: WireProtocol
     base_url: str = ""
     api_key_env: str | None = None
+    api_key_file: str | None = None
     timeouts: Timeouts = Timeouts()
     models: dict[str, Model] = field(default_factory=dict[str, Model])
 
@@ -146,6 +156,14 @@ class Permissions(Struct, frozen=True, kw_only=True):
     policy: Effect = "ask"
 
 
+class Recovery(Struct, frozen=True, kw_only=True):
+    """`policy`: what a start does about work that an ended process left. `settle` records that it was interrupted and spends
+    nothing; `continue` goes on with it, a bounded number of times.
+    """
+
+    policy: Literal["settle", "continue"] = "settle"
+
+
 class ToolOutputLimits(Struct, frozen=True, kw_only=True):
     """What of a tool's output stands in history."""
 
@@ -173,5 +191,6 @@ class Configuration(Struct, frozen=True, kw_only=True):
     providers: dict[str, Provider] = field(default_factory=dict[str, Provider])
     agents: dict[str, Agent] = field(default_factory=dict[str, Agent])
     permissions: Permissions = Permissions()
+    recovery: Recovery = Recovery()
     tool_output: ToolOutputLimits = ToolOutputLimits()
     compaction: Compaction = Compaction()

@@ -1,7 +1,8 @@
 """`open_runtime`: the nursery tree that owns all other actors, and the order in which they start and stop.
 
 Rules:
-- Start: store, storage actor, feed, settlement of what an earlier process left, sessions, then the first request.
+- Start: store, storage actor, feed, settlement of what an earlier process left, sessions, under policy `continue` the work that
+  was left, then the first request.
 - Stop (ruling A8), also when the embedding nursery is cancelled: no new connections and no new requests; drains are interrupted
   with reason `shutdown` and settled (5 s); `server.disposed`, then connections close with 1001; feed; storage; store. All of
   it runs shielded and is bounded in time.
@@ -60,6 +61,7 @@ from .gateway.router import Router
 from .gateway.session_handlers import SessionHandlers
 from .models.models import Models
 from .session import recovery
+from .session.letters import Resume
 from .session.registry import SessionRegistry
 from .session.services import Services
 from .settings import Surroundings, load_settings
@@ -151,6 +153,7 @@ class House:
         take_over: bool,
         limits: Limits,
         config_folder: str,
+        tools: Sequence[Tool],
     ) -> None:
         self._path = Path(path)
         self._configuration = configuration
@@ -161,6 +164,7 @@ class House:
         self._random_bytes = random_bytes
         self._take_over = take_over
         self._limits = limits
+        self._given_tools = tools
         self._feed = Feed(now_ms)
         self._models = Models(configuration, environ)
         self._stop = trio.Event()
@@ -272,19 +276,22 @@ class House:
             InstanceHandlers(services, self._feed, version=_version(), limits=self._limits).handlers(),
         )
         self._router = router
-        for tool in built_in_tools(
+        built_in = built_in_tools(
             now=lambda: datetime.fromtimestamp(self._now_ms() / 1_000).astimezone(),
             outputs_directory=self._outputs.directory,
             limits=self._output_limits,
             create_output=self._outputs.create,
             environ=self._environ,
             secret_names=[one.api_key_env for one in self._configuration.providers.values() if one.api_key_env],
-        ):
+        )
+        for tool in (*built_in, *self._given_tools):
             self.tools.register(tool)
         self.tools.register(skill_tool(self._skills))
         async with trio.open_nursery() as actors:
             self._actors = actors
             await actors.start(sessions.run)
+            if self._configuration.recovery.policy == "continue":
+                await self._continue(services, sessions)
             actors.start_soon(self._sweep_outputs)
             task_status.started()
             await self._stop.wait()
@@ -295,6 +302,15 @@ class House:
             self._feed.dispose()
             self._actors = None
             actors.cancel_scope.cancel(reason="shutdown")
+
+    async def _continue(self, services: Services, sessions: SessionRegistry) -> None:
+        """Go on with what an ended process left unanswered (ruling B5), before the first request of a client."""
+        for session_id in await services.storage.read(lambda reader: reader.unanswered_sessions()):
+            if await recovery.continue_once(services, session_id):
+                _log.info("going on with what an ended process left", session_id=session_id)
+                sessions.post(session_id, Resume())
+            else:
+                _log.warning("left alone after too many starts without an answer", session_id=session_id)
 
     def _services(self, storage: StorageActor) -> Services:
         configured = [
@@ -394,13 +410,12 @@ async def open_runtime(
         take_over=take_over,
         limits=limits or Limits(),
         config_folder=str(config_folder) if config_folder is not None else _config_folder(),
+        tools=tools,
     )
     async with Background() as nursery:
         await nursery.start(house.run)
         try:
             runtime = Runtime(house, house.serve_memory(nursery), nursery)
-            for tool in tools:
-                house.tools.register(tool)
             try:
                 yield runtime
             finally:

@@ -5,9 +5,9 @@ Rules:
   file named by `--config`, environment, flags. Tables are merged key by key; any other value replaces the one below.
 - Each layer is checked by itself, so that an error names the layer to blame. Unknown keys name the nearest known key.
 - Permission rules of an agent are not replaced but put one behind the other, so that no layer drops what another one denies.
-- A file found upward may have come with somebody's repository: it may set neither providers, store, gateway nor the permission
-  policy, and no rule that allows, unless it is also named by `--config` (ruling C7). What rules it has stand before all others,
-  so that they cannot weaken the user's own.
+- A file found upward may have come with somebody's repository: it may set neither providers, store, gateway nor the policies
+  of permissions and recovery, and no rule that allows, unless it is also named by `--config` (ruling C7). What rules it has
+  stand before all others, so that they cannot weaken the user's own.
 - A relative path in a file is relative to that file; one in the environment or a flag to the working directory (ruling C5).
 - Everything outside is passed in as `Surroundings`, so that tests own it. Reading blocks: call it before the loop runs.
 """
@@ -25,13 +25,14 @@ from msgspec import Struct
 
 from .configuration import Configuration, ConfigurationError
 from .configuration_keys import Key, check, dotted, is_secret, leaves, nearest
+from .configuration_spelling import respelled
 
 FILE_NAME: Final = "steerway.toml"
 ENVIRONMENT_PREFIX: Final = "STEERWAY_"
 DEFAULT_SOURCE: Final = "default"
 
-_GUARDED_SECTIONS: Final = ("providers", "store", "gateway", "permissions")
-_ENVIRONMENT_SECTIONS: Final = ("store", "gateway", "models", "permissions", "tool_output", "compaction")
+_GUARDED_SECTIONS: Final = ("providers", "store", "gateway", "permissions", "recovery")
+_ENVIRONMENT_SECTIONS: Final = ("store", "gateway", "models", "permissions", "recovery", "tool_output", "compaction")
 _PATHS: Final[tuple[Key, ...]] = (("store", "path"),)
 _VENDORS: Final = (("openai", "openai-chat"), ("anthropic", "anthropic-messages"))
 """Providers that are there by their vendor's variables, and their protocols."""
@@ -159,6 +160,7 @@ def _file_layer(path: Path, *, trusted: bool = True) -> _Layer:
         raise ConfigurationError(f"{source}: this is no TOML: {error}.", source=source) from None
     except OSError as error:
         raise ConfigurationError(f"{source}: cannot be read: {error.strerror}.", source=source) from None
+    table = respelled(table, source)
     check(table, source)
     _anchor(table, path.parent)
     return _Layer(source, table, trusted)
@@ -234,10 +236,11 @@ def _value_layer(surroundings: Surroundings, source: str, key: Key, value: objec
 
 
 def _anchor(table: dict[str, Any], folder: Path) -> None:
-    for section, name in _PATHS:
-        path = table.get(section, {}).get(name)
-        if path is not None:
-            table[section][name] = str(folder / Path(path).expanduser())
+    tables = [(table.get(section, {}), name) for section, name in _PATHS]
+    tables += [(provider, "api_key_file") for provider in table.get("providers", {}).values()]
+    for inner, name in tables:
+        if name in inner:
+            inner[name] = str(folder / Path(inner[name]).expanduser())
 
 
 def _merge(under: dict[str, Any], layer: _Layer, sources: dict[str, str]) -> None:

@@ -31,7 +31,7 @@ from ..storage.database import Database
 from ..storage.journal import Transaction
 from ..storage.reader import Reader
 from ..storage.writer import Committed, Member, Refused
-from .blocking import Blocking
+from .blocking import Blocking, Worker
 from .feed import Feed
 from .mailbox import Answer, refused
 
@@ -93,7 +93,7 @@ class StorageActor:
         self._arrival = trio.Event()
         self._closed = False
         self._statistics = StorageStatistics()
-        self._idle_readers: list[Reader] = []
+        self._idle_readers: list[tuple[Worker, Reader]] = []
         self._reader_limit = trio.CapacityLimiter(READERS)
 
     @property
@@ -169,11 +169,20 @@ class StorageActor:
         One query is one page: no read transaction outlives it. Cancelling waits for the page.
         """
         async with self._reader_limit:
-            reader = self._idle_readers.pop() if self._idle_readers else await self._blocking.run(self._database.open_reader)
+            # The reader that rested last has the warmest cache; its own thread is a third of the price of a borrowed one.
+            worker, reader = self._idle_readers.pop() if self._idle_readers else await self._open_reader()
             try:
-                return await self._blocking.run(lambda: query(reader))
+                return await worker.run(lambda: query(reader))
             finally:
-                self._idle_readers.append(reader)
+                self._idle_readers.append((worker, reader))
+
+    async def _open_reader(self) -> tuple[Worker, Reader]:
+        worker = self._blocking.worker("steerway-reader")
+        try:
+            return worker, await worker.run(self._database.open_reader)
+        except BaseException:
+            worker.close()
+            raise
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """The actor's life: until `close`, and until what was posted before it is committed. Runs shielded."""
@@ -194,7 +203,8 @@ class StorageActor:
                 while self._waiting:
                     self._finish(self._waiting.popleft(), Refused(ServiceUnavailableError("The storage actor has ended.")))
                 worker.close()
-                for reader in self._idle_readers:
+                for reading, reader in self._idle_readers:
+                    reading.close()
                     reader.close()
                 self._idle_readers.clear()
 

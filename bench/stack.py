@@ -9,6 +9,7 @@ Rules:
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -21,9 +22,12 @@ from steerway.actors.agents import Agents
 from steerway.actors.blocking import Threads
 from steerway.actors.configuration import Configuration
 from steerway.actors.feed import Feed
+from steerway.actors.gateway.instance_handlers import InstanceHandlers
 from steerway.actors.gateway.limits import Limits
 from steerway.actors.gateway.listener import Listening, serve
-from steerway.actors.gateway.router import Router, server_limits
+from steerway.actors.gateway.request_handlers import RequestHandlers
+from steerway.actors.gateway.router import Router
+from steerway.actors.gateway.session_handlers import SessionHandlers
 from steerway.actors.models.models import Models
 from steerway.actors.session.letters import Create
 from steerway.actors.session.registry import SessionRegistry
@@ -102,10 +106,15 @@ async def open_stack(folder: Path, configuration: Configuration | None = None) -
         now_ms=now_ms,
         blocking=blocking,
         max_pending=1 << 40,
+        policy="ask",
+        random=random.random,
     )
-    sessions = SessionRegistry(services)
-    limits = server_limits(Limits().requests, Limits().subscriptions)
-    router = Router(services, sessions, feed, default_directory="/", version="bench", limits=limits)
+    sessions = SessionRegistry(services, removed=feed.end_session)
+    router = Router(
+        SessionHandlers(services, sessions, default_directory="/").handlers(),
+        RequestHandlers(services, sessions).handlers(),
+        InstanceHandlers(services, feed, version="bench", limits=Limits()).handlers(),
+    )
     try:
         async with trio.open_nursery() as floor:
             await floor.start(storage.run)

@@ -28,12 +28,13 @@ from .values.errors import (
     QuestionNotFoundError,
     SessionNotFoundError,
     StorageUnavailableError,
+    VariantUnavailableError,
 )
 from .values.event import PermissionReplied, QuestionRejected, QuestionReplied
 from .values.ids import Generation, MessageId, PageCursor, RequestId, SessionId
 from .values.location import Location
 from .values.message import Message
-from .values.model import ModelRef
+from .values.model import CatalogModel, ModelRef
 from .values.page import Order, Page
 from .values.permission import PermissionReply, PermissionRequest, SavedPermission
 from .values.prompt import Admission, CompactControl, Delivery, MoveControl, PendingItem, PromptFileInput
@@ -112,6 +113,7 @@ class UpdateSession(Params, frozen=True, kw_only=True):
     session_id: SessionId
     title: str | None = None
     metadata: dict[str, Any] | None = None
+    budget: float | None = None
 
 
 class ForkSession(Params, frozen=True, kw_only=True):
@@ -254,6 +256,7 @@ SESSIONS_CREATE: Operation[CreateSession, Session] = _operation(
     "Create a session; an id that exists returns that session unchanged.",
     SessionNotFoundError,
     ModelUnavailableError,
+    VariantUnavailableError,
     StorageUnavailableError,
     retry="keyed",
 )
@@ -317,6 +320,7 @@ SESSIONS_SWITCH_MODEL: Operation[SwitchModel, Session] = _operation(
     Session,
     "Select the model of the next Provider Turn.",
     ModelUnavailableError,
+    VariantUnavailableError,
     StorageUnavailableError,
     retry="keyed",
 )
@@ -471,6 +475,9 @@ QUESTIONS_REJECT: Operation[QuestionParams, QuestionRejected] = _operation(
 AGENTS_LIST: Operation[NoParams, tuple[AgentInfo, ...]] = _operation(
     "agents.list", NoParams, tuple[AgentInfo, ...], "The agents a session can be given; the first is the default."
 )
+MODELS_LIST: Operation[NoParams, tuple[CatalogModel, ...]] = _operation(
+    "models.list", NoParams, tuple[CatalogModel, ...], "The models that can be selected now, by provider and id."
+)
 SESSIONS_EVENTS: Operation[WatchSession, SessionStream] = _operation(
     "sessions.events",
     WatchSession,
@@ -528,6 +535,7 @@ CONTRACT = ContractIR(
         QUESTIONS_REPLY,
         QUESTIONS_REJECT,
         AGENTS_LIST,
+        MODELS_LIST,
         SESSIONS_EVENTS,
         EVENTS_SUBSCRIBE,
         SERVER_INFO,

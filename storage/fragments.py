@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..protocol.values import CallId, PartId
+from .keys import Keys
 from .statements import Cursor
 
 _SAVE = (
@@ -17,20 +18,24 @@ _SAVE = (
 )
 
 
-def checkpoint(cursor: Cursor, message: int, texts: Mapping[PartId | CallId, str]) -> None:
+def checkpoint(cursor: Cursor, keys: Keys, message: int, texts: Mapping[PartId | CallId, str]) -> None:
     """Save the texts over what was saved before; one whose fragment is not open, or has ended, is left out."""
+    keys.checkpointed().add(message)
     for part, text in texts.items():
         cursor.execute(_SAVE, (message, part, text, message, part))
 
 
-def drop(cursor: Cursor, message: int, part: PartId | CallId) -> None:
-    """The fragment has its end."""
-    cursor.execute("DELETE FROM open_fragment WHERE message = ? AND part = ?", (message, part))
+def drop(cursor: Cursor, keys: Keys, message: int, part: PartId | CallId) -> None:
+    """The fragment has its end. Hardly any fragment lives long enough for a checkpoint, so the table is not asked first."""
+    if message in keys.checkpointed():
+        cursor.execute("DELETE FROM open_fragment WHERE message = ? AND part = ?", (message, part))
 
 
-def drop_all(cursor: Cursor, message: int) -> None:
+def drop_all(cursor: Cursor, keys: Keys, message: int) -> None:
     """The turn has its end."""
-    cursor.execute("DELETE FROM open_fragment WHERE message = ?", (message,))
+    if message in keys.checkpointed():
+        cursor.execute("DELETE FROM open_fragment WHERE message = ?", (message,))
+        keys.checkpointed().discard(message)
 
 
 def drop_stale(cursor: Cursor) -> int:

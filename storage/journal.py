@@ -152,7 +152,7 @@ class Transaction:
             message = None if session is None else keys.assistant(session.key, assistant_message_id)
             if message is None:
                 raise IllegalEventError(f"Session {session_id!r} has no assistant message {assistant_message_id!r}.")
-            fragments.checkpoint(cursor, message, texts)
+            fragments.checkpoint(cursor, keys, message, texts)
 
         self.write(work)
 
@@ -186,6 +186,10 @@ class Transaction:
     def forget_permission(self, id: str) -> bool:
         """Drop a kept approval; False when there is none by that id."""
         return self.write(lambda cursor, _: approvals.forget(cursor, id))
+
+    def count_continuation(self, session_id: SessionId) -> None:
+        """Count durably that a start goes on with the session's unanswered work; `continuations` tells how often."""
+        self.write(lambda cursor, _: sessions.count_continuation(cursor, session_id))
 
     def remove(self, session_id: SessionId) -> tuple[SessionId, ...]:
         """Delete a session, its log and its descendants; returns the removed ids, children first (ruling B4).
@@ -353,6 +357,11 @@ class Transaction:
         """What recovery has to settle: open turns, fragments, calls and requests."""
         self._check()
         return unfinished(self._cursor, session_id)
+
+    def continuations(self, session_id: SessionId) -> int:
+        """How often starts went on with the session's unanswered work; 0 again after an answer."""
+        self._check()
+        return sessions.continuations(self._cursor, session_id)
 
     def outcome_after(self, session_id: SessionId, seq: int) -> Outcome | None:
         """How the first turn started after `seq` that needs no continuation ended (ruling C3)."""

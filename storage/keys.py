@@ -34,6 +34,7 @@ class Keys:
         self._cursor = cursor
         self._sessions: dict[str, SessionKey] = {}
         self._assistants: dict[str, tuple[int, int]] = {}
+        self._checkpointed: set[int] | None = None
 
     def session(self, session_id: SessionId) -> SessionKey | None:
         """Key and head of a session, or None when there is none."""
@@ -65,10 +66,18 @@ class Keys:
     def remember_assistant(self, message_id: MessageId, key: int, session: int) -> None:
         _remember(self._assistants, message_id, (key, session))
 
+    def checkpointed(self) -> set[int]:
+        """Keys of the messages that may have checkpoints, kept up by whoever writes and drops those."""
+        if self._checkpointed is None:
+            rows = self._cursor.execute("SELECT DISTINCT message FROM open_fragment").fetchall()
+            self._checkpointed = {row[0] for row in rows}
+        return self._checkpointed
+
     def forget(self) -> None:
         """Drop everything, after a rollback or a removal."""
         self._sessions.clear()
         self._assistants.clear()
+        self._checkpointed = None
 
 
 def _remember(known: dict[str, T], name: str, value: T) -> None:

@@ -139,6 +139,8 @@ def _session_updated(place: Place, data: SessionUpdated) -> None:
         sessions.rename(place.cursor, place.session, data.title)
     if data.metadata is not None:
         sessions.set_metadata(place.cursor, place.session, data.metadata)
+    if data.budget is not None:
+        sessions.set_budget(place.cursor, place.session, data.budget)
 
 
 def _session_forked(place: Place, data: SessionForked) -> None:
@@ -407,7 +409,7 @@ def _end_turn(place: Place, message_id: MessageId, outcome: Outcome | None) -> t
     else:
         attempts.conclude(place.cursor, key, message.attempt, outcome)
         message = msgspec.structs.replace(message, retry=None)
-    fragments.drop_all(place.cursor, key)
+    fragments.drop_all(place.cursor, place.keys, key)
     return key, message
 
 
@@ -423,7 +425,7 @@ def _text_ended(place: Place, data: TextEnded) -> None:
     part = TextPart(id=data.part_id, text=data.text, metadata=data.metadata)
     if not messages.end_fragment(place.cursor, key, part, "text"):
         raise IllegalEventError(f"Text {data.part_id!r} was never started.")
-    fragments.drop(place.cursor, key, data.part_id)
+    fragments.drop(place.cursor, place.keys, key, data.part_id)
 
 
 def _reasoning_started(place: Place, data: ReasoningStarted) -> None:
@@ -435,7 +437,7 @@ def _reasoning_ended(place: Place, data: ReasoningEnded) -> None:
     part = ReasoningPart(id=data.part_id, text=data.text, metadata=data.metadata)
     if not messages.end_fragment(place.cursor, key, part, "reasoning"):
         raise IllegalEventError(f"Reasoning {data.part_id!r} was never started.")
-    fragments.drop(place.cursor, key, data.part_id)
+    fragments.drop(place.cursor, place.keys, key, data.part_id)
 
 
 def _tool_input_started(place: Place, data: ToolInputStarted) -> None:
@@ -456,7 +458,7 @@ def _tool_input_ended(place: Place, data: ToolInputEnded) -> None:
         case ToolPending():
             changed = msgspec.structs.replace(part, state=ToolPending(input=data.text))
             messages.update_tool(place.cursor, key, changed, settled=False)
-            fragments.drop(place.cursor, key, data.call_id)
+            fragments.drop(place.cursor, place.keys, key, data.call_id)
         case _:
             raise IllegalEventError(f"The input of call {data.call_id!r} was accepted already.")
 
@@ -484,7 +486,7 @@ def _tool_called(place: Place, data: ToolCalled) -> None:
     )
     if known:
         messages.update_tool(place.cursor, key, called, settled=False)
-        fragments.drop(place.cursor, key, data.call_id)
+        fragments.drop(place.cursor, place.keys, key, data.call_id)
     else:
         _begin(place, data.assistant_message_id, called, "tool")
 
@@ -523,7 +525,7 @@ def _tool_failed(place: Place, data: ToolFailed) -> None:
 
 def _settle(place: Place, message: int, part: ToolPart) -> None:
     messages.update_tool(place.cursor, message, part, settled=True)
-    fragments.drop(place.cursor, message, part.id)
+    fragments.drop(place.cursor, place.keys, message, part.id)
     if not part.executed:
         sessions.mark_unanswered(place.cursor, place.session, place.seq)
 

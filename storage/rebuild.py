@@ -17,7 +17,7 @@ from .schema import check_version, load_migrations, migrate, version
 from .statements import Connection, Cursor
 
 PROJECTIONS: Final = {
-    "session": "SELECT id, title, directory, parent_id, agent, model, metadata, created, updated, head, revision,"
+    "session": "SELECT id, title, directory, parent_id, agent, model, metadata, budget, created, updated, head, revision,"
     " unanswered_seq, compacted_seq, cost, input, output, reasoning, cache_read, cache_write FROM session ORDER BY id",
     "session_title": "SELECT s.id, t.sz FROM session_title_docsize t LEFT JOIN session s ON s.key = t.id ORDER BY s.id",
     "inbox": "SELECT i.id, s.id, i.kind, i.delivery, i.admitted_seq, i.promoted_seq, i.withdrawn_seq"

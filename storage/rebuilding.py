@@ -57,7 +57,7 @@ def rebuild(cursor: Cursor, keys: Keys) -> None:
     for message_id, part, text in checkpoints:
         rows = cursor.execute("SELECT key FROM message WHERE id = ?", (message_id,)).fetchall()
         for (key,) in rows:
-            fragments.checkpoint(cursor, key, {part: text})
+            fragments.checkpoint(cursor, keys, key, {part: text})
     for session_id, name, value, created, updated in kept:
         cursor.execute(
             "INSERT INTO context_entry (session, name, value, created, updated)"

@@ -12,9 +12,9 @@ from .statements import Cursor
 
 COLUMNS = (
     "id, title, directory, parent_id, agent, model, metadata, created, updated, head, cost, input, output, reasoning,"
-    " cache_read, cache_write, revision, unanswered_seq, compacted_seq"
+    " cache_read, cache_write, revision, unanswered_seq, compacted_seq, budget"
 )
-"""The columns of a session row in the order `from_row` and `record_from_row` take them."""
+"""The columns of a session row in the order `from_row` and `record_from_row` take them; `budget` is the last."""
 
 _SELECT = f"SELECT {COLUMNS} FROM session WHERE id = ?"  # noqa: S608 - put together from a constant
 _INSERT = (
@@ -90,6 +90,7 @@ def from_row(row: tuple[Any, ...]) -> Session:
         head=row[9],
         cost=row[10],
         tokens=Tokens(input=row[11], output=row[12], reasoning=row[13], cache=CacheTokens(read=row[14], write=row[15])),
+        budget=row[-1],
     )
 
 
@@ -132,6 +133,11 @@ def set_metadata(cursor: Cursor, session: int, metadata: dict[str, Any]) -> None
     cursor.execute("UPDATE session SET metadata = ? WHERE key = ?", (_encoder.encode(metadata), session))
 
 
+def set_budget(cursor: Cursor, session: int, budget: float) -> None:
+    """What the session may cost, in US dollars."""
+    cursor.execute("UPDATE session SET budget = ? WHERE key = ?", (budget, session))
+
+
 def select_agent(cursor: Cursor, session: int, agent: str) -> None:
     """The agent of the next turn; a change that a sampled boundary has to notice."""
     cursor.execute("UPDATE session SET agent = ?, revision = revision + 1 WHERE key = ?", (agent, session))
@@ -168,7 +174,20 @@ def mark_unanswered(cursor: Cursor, session: int, seq: int) -> None:
 
 def mark_answered(cursor: Cursor, session: int) -> None:
     """Nothing waits for a provider turn any more."""
-    cursor.execute("UPDATE session SET unanswered_seq = NULL WHERE key = ?", (session,))
+    cursor.execute("UPDATE session SET unanswered_seq = NULL, continued = 0 WHERE key = ?", (session,))
+
+
+def count_continuation(cursor: Cursor, session_id: SessionId) -> None:
+    """A start goes on once more with what is unanswered. The count begins anew with an answer."""
+    cursor.execute("UPDATE session SET continued = continued + 1 WHERE id = ?", (session_id,))
+
+
+def continuations(cursor: Cursor, session_id: SessionId) -> int:
+    """How often starts went on with what is unanswered."""
+    rows = cursor.execute("SELECT continued FROM session WHERE id = ?", (session_id,)).fetchall()
+    if not rows:
+        raise not_found(session_id)
+    return rows[0][0]
 
 
 def add_usage(cursor: Cursor, session: int, tokens: Tokens | None, cost: float | None) -> None:

@@ -38,7 +38,7 @@ from steerway.protocol.values import (
     UserMessage,
 )
 from steerway.protocol.values.errors import ConflictError, SessionNotFoundError
-from support.answers import answer, cut, event, hold, reasoning, stream, text, tool_call
+from support.answers import answer, cut, event, hold, reasoning, status, stream, text, tool_call
 from support.house import SCRIPTED, LingeringTool, Ticks, crash_image, open_house, read_events, said, scripted_house
 from support.provider import open_provider
 from support.tools import HeldTool, ScriptedTool
@@ -410,7 +410,9 @@ async def test_a_call_is_durable_before_its_tool_and_its_result_before_the_next_
     """Scenario 62."""
     tool = HeldTool("look")
     second = hold()
-    async with scripted_house(tmp_path, answer(tool_call("look", {"value": "up"})), answer(second), tools=[tool.tool]) as house:
+    async with scripted_house(
+        tmp_path, answer(tool_call("look", {"value": "up"})), answer(second, text("Up")), tools=[tool.tool]
+    ) as house:
         session = await house.session()
         await house.sessions.prompt(session, "Look")
         await tool.wait_started()
@@ -481,7 +483,7 @@ async def test_an_unknown_tool_is_an_error_for_the_model_and_the_turn_goes_on(tm
 
 async def test_an_error_in_the_stream_before_output_leaves_a_failed_assistant(tmp_path: Path) -> None:
     """Scenario 84."""
-    failing = stream(event({"error": {"message": "The model exploded.", "type": "server_error"}}))
+    failing = stream(event({"error": {"message": "The model refuses.", "type": "invalid_request_error"}}))
     async with scripted_house(tmp_path, failing) as house:
         session = await house.session()
         outcome = await house.ask(session, "Hello")
@@ -493,24 +495,29 @@ async def test_an_error_in_the_stream_before_output_leaves_a_failed_assistant(tm
         assert message.content == ()
 
 
-async def test_a_broken_stream_fails_the_assistant_and_the_run_alike(tmp_path: Path) -> None:
-    """Scenario 85."""
-    async with scripted_house(tmp_path, answer(text("Half"), cut())) as house:
+async def test_a_broken_stream_fails_the_assistant_and_in_the_end_the_run_alike(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Scenario 85. Each answer is cut, so each retry leaves an assistant, failed with what it said."""
+    async with scripted_house(tmp_path) as house:
+        house.provider.respond = lambda _: answer(text("Half"), cut())
         session = await house.session()
         outcome = await house.ask(session, "Hello")
         assert isinstance(outcome, FailedOutcome)
-        (failed,) = await house.data(session, TurnFailed)
-        message = (await house.history(session))[1]
-        assert isinstance(message, AssistantMessage)
-        assert message.error == outcome.error == failed.error
-        assert [part.text for part in message.content if isinstance(part, TextPart)] == ["Half"]
+        failed = await house.data(session, TurnFailed)
+        messages = [message for message in await house.history(session) if isinstance(message, AssistantMessage)]
+        assert [message.error for message in messages] == [end.error for end in failed]
+        assert len(failed) == len(house.provider.requests) == 5
+        assert failed[-1].error == outcome.error
+        texts = [part.text for message in messages for part in message.content if isinstance(part, TextPart)]
+        assert texts == ["Half"] * 5
 
 
 async def test_a_failed_run_asks_anew_when_resumed(tmp_path: Path) -> None:
     """Scenario 87, which follows from it."""
-    async with scripted_house(tmp_path, answer(text("Half"), cut())) as house:
+    async with scripted_house(tmp_path, status(400)) as house:
         session = await house.session()
-        await house.ask(session, "Hello")
+        assert isinstance(await house.ask(session, "Hello"), FailedOutcome)
         assert await house.sessions.resume(session) == CompletedOutcome()
         assert len(house.provider.requests) == 2
 
@@ -602,7 +609,7 @@ async def test_interrupt_knows_idle_unknown_and_twice(tmp_path: Path) -> None:
 async def test_a_session_is_active_during_its_drain_and_not_after(tmp_path: Path) -> None:
     """Scenario 166."""
     held = hold()
-    async with scripted_house(tmp_path, answer(held)) as house:
+    async with scripted_house(tmp_path, answer(held, text("Hi"))) as house:
         session = await house.session()
         await house.sessions.prompt(session, "Hello")
         await held.reached.wait()

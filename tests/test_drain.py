@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
@@ -73,9 +74,14 @@ async def failed_at_the_boundary(house: OpenHouse, session: Any, kind: str) -> N
     assert await house.sessions.resume(session) == outcome
 
 
-async def test_an_unknown_agent_fails_the_drain_and_keeps_the_input(tmp_path: Path) -> None:
-    async with scripted_house(tmp_path) as house:
-        await failed_at_the_boundary(house, await house.session(agent="nobody"), AGENT_UNKNOWN)
+async def test_an_agent_that_left_the_configuration_fails_the_drain_and_keeps_the_input(tmp_path: Path) -> None:
+    ticks = Ticks()
+    async with open_provider() as provider:
+        async with open_house(provider, tmp_path, ticks=ticks) as house:
+            session = await house.session(agent="plain")
+        without = msgspec.structs.replace(configuration(provider), agents={})
+        async with open_house(provider, tmp_path, ticks=ticks, settings=without) as house:
+            await failed_at_the_boundary(house, session, AGENT_UNKNOWN)
 
 
 async def test_no_model_fails_the_drain_and_keeps_the_input(tmp_path: Path) -> None:

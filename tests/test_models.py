@@ -149,7 +149,8 @@ def test_a_provider_without_listed_models_takes_any_id():
 def test_provider_model_and_variant_are_laid_over_each_other_key_by_key():
     info = Models(LISTED, {}).resolve(ModelRef(provider="local", id="qwen:8b", variant="deep"))
     assert info.api_model == "qwen-on-the-wire"
-    assert info.options == {"store": False, "nested": {"a": 1, "b": 2}, "reasoningEffort": "high"}
+    assert info.options == {"store": False, "reasoningEffort": "high"}
+    assert info.body == {"nested": {"a": 1, "b": 2}}
     assert info.headers == {"x-layer": "variant"}
 
 

@@ -232,3 +232,28 @@ def test_a_turn_in_back_off_is_found_at_start_up(store: Database) -> None:
     reader = store.open_reader()
     assert reader.unfinished_sessions() == [S]
     reader.close()
+
+
+def test_a_checkpoint_of_an_earlier_process_vanishes_too(store: Database, path: Path) -> None:
+    append(store, S, TEXT)
+    checkpoint(store, {PART: "Hello"})
+    store.close()
+    again = open_store(path)
+    append(again, S, TextEnded(assistant_message_id=ANSWER, part_id=PART, text="Hello"))
+    again.close()
+    assert raw(path, "SELECT count(*) FROM open_fragment") == [(0,)]
+
+
+def test_a_checkpoint_vanishes_after_a_member_was_undone(store: Database, path: Path) -> None:
+    append(store, S, TEXT)
+    checkpoint(store, {PART: "Hello"})
+
+    def fail(transaction: Any) -> None:
+        transaction.checkpoint(S, ANSWER, {PART: "Hello, you"})
+        appending(S, TextEnded(assistant_message_id=ANSWER, part_id=PART, text=""))(transaction)
+        raise RuntimeError
+
+    assert [type(answer) is Committed for answer in store.writer.commit([Member(fail)])] == [False]
+    assert unfinished(store).fragments == (OpenFragment(ANSWER, PART, "text", "Hello"),)
+    append(store, S, TurnInterrupted(assistant_message_id=ANSWER, reason="recovery"))
+    assert raw(path, "SELECT count(*) FROM open_fragment") == [(0,)]

@@ -35,15 +35,15 @@ from steerway.protocol.values import (
     TurnStarted,
     WithdrawnOutcome,
 )
-from support.answers import Answer, answer, cut, hold, text, tool_call
+from support.answers import Answer, answer, finish, hold, status, text, tool_call
 from support.answers import Hold as Held
 from support.house import OTHER, SCRIPTED, TERMINAL, OpenHouse, Task, Ticks, disorder, open_house
 from support.provider import Request, open_provider
 from support.tools import ScriptedTool
 
 T = TypeVar("T")
-Plan = Literal["text", "tool", "broken", "cut"]
-PLANS: tuple[Plan, ...] = ("text", "tool", "broken", "cut")
+Plan = Literal["text", "tool", "broken", "refused"]
+PLANS: tuple[Plan, ...] = ("text", "tool", "broken", "refused")
 SESSION = SessionId("ses_machine")
 
 
@@ -94,7 +94,7 @@ class Model:
                 self.boundary()
             case "tool":
                 self.boundary(continuing=True)
-            case "broken" | "cut":
+            case "broken" | "refused":
                 self.end(FailedOutcome)
                 if self.bell:
                     self.boundary()
@@ -151,9 +151,9 @@ class House:
             case "tool":
                 return answer(text("Half"), middle, tool_call("look"), before=[before])
             case "broken":
-                return answer(text("Half"), middle, tool_call("look"), cut(), before=[before])
-            case "cut":
-                return answer(middle, cut("fin"), before=[before])
+                return answer(text("Half"), middle, tool_call("look"), finish("content_filter"), before=[before])
+            case "refused":
+                return status(400, before=[before, middle])
 
     def do(self, step: Callable[[OpenHouse], Awaitable[T]]) -> T:
         """Take one step to its end."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from steerway.protocol.values import (
     PROVIDER_CONTENT_FILTER,
@@ -191,23 +191,27 @@ async def test_interrupts_at_every_moment_of_an_answer_leave_one_end(tmp_path: P
 # --- failures -----------------------------------------------------------------------------------------------------
 
 
-def failures() -> list[Any]:
-    exploded = event({"error": {"message": "The model exploded.", "type": "server_error"}})
-    return [
-        pytest.param(lambda: status(500), "", id="status 500"),
-        pytest.param(lambda: status(401), "", id="status 401"),
-        pytest.param(lambda: answer(cut_at=0, cut_how="reset"), "", id="cut before the first byte"),
-        pytest.param(lambda: stream(exploded), "", id="error before output"),
-        pytest.param(lambda: stream(answer(text("Half")).parts[:1], exploded), "Half", id="error after output"),
-        pytest.param(lambda: stream(answer(text("Half")).parts[:1]), "Half", id="just stops"),
-        pytest.param(lambda: answer(text("Half"), cut("fin")), "Half", id="cut by an orderly close"),
-        pytest.param(lambda: answer(text("Half"), raw("data: {nonsense\n\n")), "Half", id="no JSON"),
-        pytest.param(lambda: answer(text("Half"), finish("content_filter")), "Half", id="content filter"),
-    ]
+def exploded(kind: str) -> Any:
+    return event({"error": {"message": "The model exploded.", "type": kind}})
 
 
-@pytest.mark.parametrize(("broken", "kept"), failures())
-async def test_a_failure_ends_the_turn_once_keeps_what_arrived_and_poisons_nothing(
+FINAL = [
+    pytest.param(lambda: status(401), "", id="status 401"),
+    pytest.param(lambda: stream(exploded("invalid_request_error")), "", id="error before output"),
+    pytest.param(lambda: answer(text("Half"), finish("content_filter")), "Half", id="content filter"),
+]
+PASSING = [
+    pytest.param(lambda: status(500), "", id="status 500"),
+    pytest.param(lambda: answer(cut_at=0, cut_how="reset"), "", id="cut before the first byte"),
+    pytest.param(lambda: stream(exploded("server_error")), "", id="error before output"),
+    pytest.param(lambda: stream(answer(text("Half")).parts[:1], exploded("server_error")), "Half", id="error after output"),
+    pytest.param(lambda: stream(answer(text("Half")).parts[:1]), "Half", id="just stops"),
+    pytest.param(lambda: answer(text("Half"), cut("fin")), "Half", id="cut by an orderly close"),
+]
+
+
+@pytest.mark.parametrize(("broken", "kept"), FINAL)
+async def test_a_final_failure_ends_the_turn_once_keeps_what_arrived_and_poisons_nothing(
     tmp_path: Path, broken: Any, kept: str
 ) -> None:
     async with scripted_house(tmp_path, broken()) as house:
@@ -226,6 +230,36 @@ async def test_a_failure_ends_the_turn_once_keeps_what_arrived_and_poisons_nothi
         assert said(house.provider.requests[1]) == [("user", "Hello"), *spoken, ("user", "Again")]
 
 
+@pytest.mark.parametrize(("broken", "kept"), PASSING)
+async def test_a_failure_that_does_not_pass_ends_the_run_and_poisons_nothing(
+    tmp_path: Path, autojump_clock: MockClock, broken: Any, kept: str
+) -> None:
+    """Five requests; before output they are attempts of one turn, after output each is a turn of its own."""
+    async with scripted_house(tmp_path) as house:
+        healthy = house.provider.respond
+        house.provider.respond = lambda _: broken()
+        session = await house.session()
+        outcome = await house.ask(session, "Hello")
+        assert isinstance(outcome, FailedOutcome)
+        assert len(house.provider.requests) == 5
+        ends = await house.data(session, *TERMINAL)
+        assert [type(end) for end in ends] == [TurnFailed] * (5 if kept else 1)
+        assert ends[-1].error == outcome.error
+        assert [ended.text for ended in await house.data(session, TextEnded)] == [kept] * 5 * bool(kept)
+        house.provider.respond = healthy
+        assert await house.ask(session, "Again") == CompletedOutcome()
+        assert said(house.provider.requests[-1])[-1] == ("user", "Again")
+
+
+@pytest.mark.parametrize(("broken", "kept"), PASSING)
+async def test_a_failure_that_passes_is_outlived(tmp_path: Path, autojump_clock: MockClock, broken: Any, kept: str) -> None:
+    async with scripted_house(tmp_path, broken()) as house:
+        session = await house.session()
+        assert await house.ask(session, "Hello") == CompletedOutcome()
+        assert [ended.text for ended in await house.data(session, TextEnded)] == [*[kept] * bool(kept), "Done."]
+        assert len(house.provider.requests) == 2
+
+
 async def test_a_content_filter_is_named(tmp_path: Path) -> None:
     async with scripted_house(tmp_path, answer(text("Half"), finish("content_filter"))) as house:
         outcome = await house.ask(await house.session(), "Hello")
@@ -233,14 +267,13 @@ async def test_a_content_filter_is_named(tmp_path: Path) -> None:
         assert outcome.error.type == PROVIDER_CONTENT_FILTER
 
 
-async def test_a_stream_cut_in_the_middle_of_a_call_runs_nothing(tmp_path: Path) -> None:
+async def test_a_stream_cut_in_the_middle_of_a_call_runs_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
     tool = ScriptedTool("look")
     async with scripted_house(tmp_path, stream(tool_call("look", {"value": "a"}), cut()), tools=[tool.tool]) as house:
         session = await house.session()
-        assert isinstance(await house.ask(session, "Look"), FailedOutcome)
+        assert await house.ask(session, "Look") == CompletedOutcome()
         assert len(await house.data(session, ToolFailed)) == 1
         assert tool.executions == 0
-        assert await house.ask(session, "Again") == CompletedOutcome()
         assert [role for role, _ in said(house.provider.requests[1])] == ["user", "assistant", "tool", "user"]
 
 

@@ -20,6 +20,7 @@ from .agents import AgentCatalog
 from .connection import Connection
 from .context import ContextEntries
 from .events import Events
+from .models import ModelCatalog
 from .requests import Permissions, Questions
 from .server import Server
 from .sessions import Sessions
@@ -31,7 +32,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Client:
-    """Operations by namespace: `sessions`, `events`, `context`, `permissions`, `questions`, `agents`, `server`.
+    """Operations by namespace: `sessions`, `events`, `context`, `permissions`, `questions`, `agents`, `models`, `server`.
 
     Takes over `transport`; its reading task runs in `nursery`, whose end is the client's end. `opener` opens another
     transport to the same server, which only `sessions.follow` does.
@@ -47,6 +48,7 @@ class Client:
         self.permissions = Permissions(self)
         self.questions = Questions(self)
         self.agents = AgentCatalog(self)
+        self.models = ModelCatalog(self)
         self.server = Server(self)
 
     async def call(self, operation: Operation[ParamsT, ResultT], params: ParamsT, *, timeout: float | None = None) -> ResultT:

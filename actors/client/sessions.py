@@ -190,10 +190,15 @@ class Sessions:
         *,
         title: str | None = None,
         metadata: dict[str, Any] | None = None,
+        budget: float | None = None,
         timeout: float | None = None,
     ) -> Session:
-        """Set title or metadata; what is left out stays as it is."""
-        params = UpdateSession(session_id=session_id, title=title, metadata=metadata)
+        """Set title, metadata or budget (US dollars); what is left out stays as it is.
+
+        Once a session has cost its budget it makes no further provider call: a drain ends as failed with
+        `budget.exceeded`, input stays pending, and `resume` goes on after the budget was raised.
+        """
+        params = UpdateSession(session_id=session_id, title=title, metadata=metadata, budget=budget)
         return await self._calls.call(SESSIONS_UPDATE, params, timeout=timeout)
 
     async def remove(self, session_id: SessionId, *, timeout: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Streams, and what the instance says of itself: `sessions.events`, `events.*`, `server.*`, `agents.*`."""
+"""Streams, and what the instance says of itself: `sessions.events`, `events.*`, `server.*`, `agents.*`, `models.*`."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class InstanceHandlers:
             "server.info": self._info,
             "server.health": lambda _params, _peer: settled(Health(healthy=True)),
             "agents.list": self._agents,
+            "models.list": lambda _params, _peer: settled(self._services.models.describe()),
         }
 
     def _events(self, params: op.WatchSession, peer: Peer) -> Answer[Any]:

@@ -151,7 +151,9 @@ class SessionHandlers:
         return self._post(params.session_id, SwitchAgent(params.agent))
 
     def _update(self, params: op.UpdateSession, peer: Peer) -> Answer[Any]:
-        return self._post(params.session_id, Update(title=params.title, metadata=params.metadata))
+        if params.budget is not None and params.budget < 0:
+            raise InvalidRequestError("budget must be 0 or more US dollars.", field="budget")
+        return self._post(params.session_id, Update(title=params.title, metadata=params.metadata, budget=params.budget))
 
     def _post(self, session_id: SessionId, letter: SessionLetter) -> Answer[Any]:
         self._sessions.post(session_id, letter)

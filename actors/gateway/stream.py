@@ -114,7 +114,20 @@ class Stream(trio.abc.Stream):
         """
         if self._broken or self._close_passed or self._ending:
             return -1
-        self._transmit(framed)
+        if self._tls is None and not self._queue:
+            # What nearly every frame needs, without a call between: the feed does this for each subscriber and event.
+            try:
+                sent = self._sock.send(framed)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError:
+                self._break()
+                return -1
+            if sent == len(framed):
+                return 0
+            self._queue_rest(framed, sent)
+        else:
+            self._transmit(framed)
         if self._backlog > self._max_backlog:
             self._give_up(f"More than {self._max_backlog} bytes are unsent.")
         return -1 if self._broken or self._close_passed else self._backlog
@@ -169,19 +182,21 @@ class Stream(trio.abc.Stream):
     def _put(self, data: bytes) -> None:
         if self._broken or not data:
             return
-        buffer: bytes | memoryview = data
+        sent = 0
         if not self._queue:
             try:
                 sent = self._sock.send(data)
             except (BlockingIOError, InterruptedError):
-                sent = 0
+                pass
             except OSError:
                 self._break()
                 return
             if sent == len(data):
                 return
-            if sent:
-                buffer = memoryview(data)[sent:]
+        self._queue_rest(data, sent)
+
+    def _queue_rest(self, data: bytes, sent: int) -> None:
+        buffer = memoryview(data)[sent:] if sent else data
         self._queue.append(buffer)
         self._backlog += len(buffer)
         self._wake.set()

@@ -4,21 +4,31 @@ Rules:
 - `demo/demo` is always there. A provider without listed models takes any id; the others only theirs (ruling C7).
 - There is no silent fallback: what is not there is `ModelUnavailableError`; nothing selected is `ModelNotSelectedError`.
 - Durable records name models by their catalog id (`ref`); only the provider hears `api_model`.
-- Options, headers, body and Generation Controls are merged provider, model, variant, each in its own domain.
+- Options, headers, body and Generation Controls are partitioned (`ingestion`), then merged provider, model, variant, each in
+  its own domain.
+- What the configuration does not say of a model's context and prices, `prices` may know; what nobody knows costs nothing.
 - A key is held as a `Secret`: it comes out only in the transport, on the way into a header.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from msgspec import Struct, structs
 
 from ...protocol.llm.request import Generation
-from ...protocol.values.errors import InvalidRequestError, ModelNotSelectedError, ModelUnavailableError
-from ...protocol.values.model import ModelRef
+from ...protocol.values.errors import (
+    InvalidRequestError,
+    ModelNotSelectedError,
+    ModelUnavailableError,
+    VariantUnavailableError,
+)
+from ...protocol.values.model import CatalogModel, ModelRef, Prices, Tokens
 from ..configuration import Configuration, ConfigurationError, Model, Overlay, Provider, Timeouts
+from . import prices
+from .ingestion import merged, merged_generation, partition
+from .secret import NoKey, Secret, key_from_file, key_from_variable
 
 DEMO_PROTOCOL: Final = "demo"
 DEMO_MODEL: Final = ModelRef(provider="demo", id="demo")
@@ -28,22 +38,6 @@ _DEMO_PROVIDER: Final = Provider(
     models={"demo": Model(context=32_000, output=4_000, variants={"thinking": Overlay(options={"reasoning": True})})},
 )
 _NO_MODEL: Final = Model()
-
-
-class Secret:
-    """A credential that no representation, log line or encoder shows."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def reveal(self) -> str:
-        """The credential itself, for the header that carries it."""
-        return self._value
-
-    def __repr__(self) -> str:
-        return "Secret(...)"
 
 
 class ModelInfo(Struct, frozen=True, kw_only=True):
@@ -61,6 +55,11 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     body: Mapping[str, Any]
     api_key: Secret | None
     timeouts: Timeouts
+    prices: Prices | None = None
+
+    def cost(self, tokens: Tokens | None) -> float:
+        """US dollars for what a turn used; 0 where the prices are not known."""
+        return self.prices.cost(tokens) if self.prices is not None and tokens is not None else 0.0
 
     def __repr__(self) -> str:  # headers may be credentials too
         return f"<ModelInfo {self.ref} by {self.protocol}>"
@@ -86,8 +85,7 @@ class Catalog:
     def resolve(self, ref: ModelRef | None) -> ModelInfo:
         """The model that `ref` names, or the configured default when it is None.
 
-        Raises `ModelNotSelectedError` and `ModelUnavailableError` (also for a variant that is not there, and a key whose
-        environment variable is not set).
+        Raises `ModelNotSelectedError`, `ModelUnavailableError` (also where the key is missing), `VariantUnavailableError`.
         """
         if ref is None:
             if self._default is None:
@@ -107,7 +105,12 @@ class Catalog:
             variant = model.variants.get(ref.variant)
             if variant is None:
                 there = f"it has {_names(model.variants)}" if model.variants else "it has none"
-                raise self._unavailable(ref, f"the model has no variant {ref.variant}; {there}")
+                raise VariantUnavailableError(
+                    f"The model {ref} is not available: the model has no variant {ref.variant}; {there}.",
+                    provider=ref.provider,
+                    id=ref.id,
+                    variant=ref.variant,
+                )
         return self._info(ref, provider, model, variant)
 
     def parse(self, text: str) -> ModelRef:
@@ -129,6 +132,26 @@ class Catalog:
         """All listed models that can be asked now, by provider and id, without their variants."""
         return tuple(self._available())
 
+    def describe(self) -> tuple[CatalogModel, ...]:
+        """The same models, as a client is told of them."""
+        default = None if self._default is None else self.parse(self._default)
+        return tuple(self._described(info, default) for info in self._available())
+
+    def _described(self, info: ModelInfo, default: ModelRef | None) -> CatalogModel:
+        model = self._providers[info.ref.provider].models[info.ref.id]
+        return CatalogModel(
+            provider=info.ref.provider,
+            id=info.ref.id,
+            protocol=info.protocol,
+            name=model.name,
+            context=info.context,
+            output=info.output,
+            prices=info.prices,
+            variants=tuple(sorted(model.variants)),
+            capabilities=model.capabilities,
+            default=default is not None and (default.provider, default.id) == (info.ref.provider, info.ref.id),
+        )
+
     def _available(self) -> Iterator[ModelInfo]:
         for name, provider in sorted(self._providers.items()):
             for id in sorted(provider.models):
@@ -140,57 +163,43 @@ class Catalog:
     def _info(self, ref: ModelRef, provider: Provider, model: Model, variant: Overlay | None) -> ModelInfo:
         overlays = (provider, model, variant or Overlay())
         generation, options, headers, body = Generation(), dict[str, Any](), dict[str, str](), dict[str, Any]()
-        for overlay in overlays:
+        for overlay in (partition(provider.protocol, overlay) for overlay in overlays):
             generation = merged_generation(generation, overlay.generation)
             options = merged(options, overlay.options)
             headers.update({name.lower(): value for name, value in overlay.headers.items()})
             body = merged(body, overlay.body)
+        api_model = model.id or ref.id
+        known = prices.UNKNOWN
+        if provider.protocol != DEMO_PROTOCOL and (model.cost is None or model.context is None):
+            known = prices.look_up(provider.base_url, api_model)
         return ModelInfo(
             ref=ref,
             protocol=provider.protocol,
-            api_model=model.id or ref.id,
+            api_model=api_model,
             base_url=provider.base_url,
-            context=model.context,
+            context=model.context or known.context,
             output=model.output,
             generation=generation,
             options=options,
             headers=headers,
             body=body,
-            api_key=self._key(ref, provider.api_key_env),
+            api_key=self._key(ref, provider),
             timeouts=provider.timeouts,
+            prices=model.cost or known.prices,
         )
 
-    def _key(self, ref: ModelRef, variable: str | None) -> Secret | None:
-        if variable is None:
-            return None
-        key = self._environ.get(variable, "").strip()
-        if not key:
-            raise self._unavailable(ref, f"its key is missing; set the environment variable {variable}")
-        if not (key.isascii() and key.isprintable()):
-            raise self._unavailable(
-                ref, f"the value of the environment variable {variable} is no key: it is not printable ASCII"
-            )
-        return Secret(key)
+    def _key(self, ref: ModelRef, provider: Provider) -> Secret | None:
+        try:
+            if provider.api_key_file is not None:
+                return key_from_file(provider.api_key_file)
+            if provider.api_key_env is not None:
+                return key_from_variable(self._environ, provider.api_key_env)
+        except NoKey as error:
+            raise self._unavailable(ref, str(error)) from None
+        return None
 
     def _unavailable(self, ref: ModelRef, why: str) -> ModelUnavailableError:
         return ModelUnavailableError(f"The model {ref} is not available: {why}.", provider=ref.provider, id=ref.id)
-
-
-def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Both mappings, `over` winning key by key, at any depth."""
-    result = dict(under)
-    for name, value in over.items():
-        standing = result.get(name)
-        if isinstance(value, dict) and isinstance(standing, dict):
-            result[name] = merged(cast("dict[str, Any]", standing), cast("dict[str, Any]", value))
-        else:
-            result[name] = value
-    return result
-
-
-def merged_generation(under: Generation, over: Generation) -> Generation:
-    """Both controls, `over` winning where it says something."""
-    return structs.replace(under, **{name: value for name, value in structs.asdict(over).items() if value is not None})
 
 
 def _names(known: Mapping[str, object]) -> str:

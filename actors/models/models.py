@@ -18,7 +18,7 @@ from ...protocol.llm.events import LLMEvent
 from ...protocol.llm.openai_chat import OpenAIChatAdapter
 from ...protocol.llm.openai_responses import OpenAIResponsesAdapter
 from ...protocol.llm.request import LLMRequest
-from ...protocol.values.model import ModelRef
+from ...protocol.values.model import CatalogModel, ModelRef
 from ..configuration import Configuration
 from .catalog import DEMO_PROTOCOL, Catalog, ModelInfo
 from .demo import play
@@ -54,6 +54,10 @@ class Models:
     def list(self) -> tuple[ModelInfo, ...]:
         """All listed models that can be asked now."""
         return self._catalog.list()
+
+    def describe(self) -> tuple[CatalogModel, ...]:
+        """The same models, as a client is told of them."""
+        return self._catalog.describe()
 
     def stream(self, info: ModelInfo, request: LLMRequest) -> AbstractAsyncContextManager[Batches]:
         """The answer to one request. The request leaves when the first batch is asked for, never before."""

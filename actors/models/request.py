@@ -15,7 +15,8 @@ from typing import Final
 from msgspec import structs
 
 from ...protocol.llm.request import LLMRequest
-from .catalog import ModelInfo, merged, merged_generation
+from .catalog import ModelInfo
+from .ingestion import merged, merged_generation
 
 _NEEDS_LIMIT: Final = ("anthropic-messages",)
 """Protocols whose requests have to name an output limit."""

@@ -42,8 +42,6 @@ MAX_INFLATED: Final = 16 * 1024 * 1024
 
 _ZIPPED: Final = ("gzip", "x-gzip", "deflate")
 _ANY_HEADER: Final = 32 + zlib.MAX_WBITS
-_KEEPALIVE_CONNECTIONS: Final = 100
-_KEEPALIVE_SECONDS: Final = 30.0
 _MIN_SECRET: Final = 6
 """Shorter values are words of the language rather than credentials; replacing them would only garble sentences."""
 _REDACTED: Final = "[redacted]"
@@ -76,22 +74,9 @@ class Transport:
     def _shared(self) -> httpx2.AsyncClient:
         if self._client is None:
             # Here, because a runtime that asks no provider needs none of their memory.
-            from http.cookiejar import CookieJar, DefaultCookiePolicy
+            from .network import open_client
 
-            import httpx2
-
-            self._client = httpx2.AsyncClient(
-                headers={"user-agent": "steerway"},
-                limits=httpx2.Limits(
-                    max_connections=None,
-                    max_keepalive_connections=_KEEPALIVE_CONNECTIONS,
-                    keepalive_expiry=_KEEPALIVE_SECONDS,
-                ),
-                timeout=httpx2.Timeout(None),
-                follow_redirects=False,
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-                trust_env=self._trust_env,
-            )
+            self._client = open_client(trust_env=self._trust_env)
         return self._client
 
 

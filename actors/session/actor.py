@@ -78,8 +78,8 @@ from .transactions import (
     Switch,
     Withdrawal,
 )
-from .transactions import Update as UpdateOf
 from .transitions import Input
+from .updating import Update as UpdateOf
 
 MAILBOX_LETTERS = 1_024
 
@@ -243,7 +243,7 @@ class SessionActor:
                 work = Redelivery(services, session_id, letter.id, letter.delivery)
                 self._commit(letter, work, then=self._redelivered, after=self._wake_for_steer)
             case Update():
-                self._commit(letter, UpdateOf(services, session_id, title=letter.title, metadata=letter.metadata))
+                self._commit(letter, UpdateOf(services, session_id, letter))
             case SwitchAgent():
                 self._commit(letter, Switch(services, session_id, agent=letter.agent))
             case SwitchModel():

@@ -45,6 +45,7 @@ from ..context.snapshot import InvalidSnapshotError, decode_snapshot
 from ..models.catalog import ModelInfo
 from ..tools.permissions import evaluate
 from ..tools.registry import ToolSet
+from .budget import over_budget
 from .promotion import Admitted
 from .services import Services
 
@@ -107,6 +108,8 @@ class Sample(NamedTuple):
 async def select(services: Services, record: SessionRecord) -> tuple[Agent, ModelInfo]:
     """Agent and model of the next turn, and a look at the location. Raises `BoundaryFailure`."""
     session = record.session
+    if (spent := over_budget(session)) is not None:
+        raise BoundaryFailure(spent.type, spent.message)
     try:
         agent = services.agents.resolve(session.agent)
         model = services.models.resolve(session.model or agent.model)

@@ -172,21 +172,26 @@ class Compactor:
             match end:
                 case llm.Finished(finish="stop") if text.strip():
                     return CompactionCompleted(
-                        message_id=message_id, summary=text.strip(), recent=recent, model=model.ref, tokens=used, cost=0.0
+                        message_id=message_id,
+                        summary=text.strip(),
+                        recent=recent,
+                        model=model.ref,
+                        tokens=used,
+                        cost=model.cost(used),
                     )
                 case llm.ProviderFailed(failure=failure, retryable=retryable, retry_after_ms=after):
                     delay = budget.take(after) if retryable else None
                     if delay is None:
-                        return _failed(message_id, failure, used)
+                        return _failed(message_id, model, failure, used)
                     await trio.sleep(delay)
                 case llm.Finished(finish="stop"):
-                    return _failed(message_id, Failure(type=COMPACTION_FAILED, message="The summary was empty."), used)
+                    return _failed(message_id, model, Failure(type=COMPACTION_FAILED, message="The summary was empty."), used)
                 case llm.Finished(finish=finish):
                     message = f"The summary is not complete ({finish})."
-                    return _failed(message_id, Failure(type=COMPACTION_FAILED, message=message), used)
+                    return _failed(message_id, model, Failure(type=COMPACTION_FAILED, message=message), used)
                 case None:
                     message = "The summary stopped without an end."
-                    return _failed(message_id, Failure(type=COMPACTION_FAILED, message=message), used)
+                    return _failed(message_id, model, Failure(type=COMPACTION_FAILED, message=message), used)
 
     async def _answer(
         self, message_id: MessageId, model: ModelInfo, request: LLMRequest
@@ -226,8 +231,10 @@ class _Start:
         return True
 
 
-def _failed(message_id: MessageId, failure: Failure, used: Tokens) -> CompactionFailed:
-    return CompactionFailed(message_id=message_id, error=failure, tokens=None if used == NO_TOKENS else used)
+def _failed(message_id: MessageId, model: ModelInfo, failure: Failure, used: Tokens) -> CompactionFailed:
+    if used == NO_TOKENS:
+        return CompactionFailed(message_id=message_id, error=failure)
+    return CompactionFailed(message_id=message_id, error=failure, tokens=used, cost=model.cost(used))
 
 
 def _request(model: ModelInfo, older: str, previous: CompactionMessage | None) -> LLMRequest:

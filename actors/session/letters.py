@@ -115,14 +115,15 @@ class Attach(Letter[Attachment]):
 
 
 class Update(Letter[Session]):
-    """Set title or metadata."""
+    """Set title, metadata or budget."""
 
-    __slots__ = ("metadata", "title")
+    __slots__ = ("budget", "metadata", "title")
 
-    def __init__(self, *, title: str | None, metadata: dict[str, Any] | None) -> None:
+    def __init__(self, *, title: str | None, metadata: dict[str, Any] | None, budget: float | None) -> None:
         super().__init__()
         self.title = title
         self.metadata = metadata
+        self.budget = budget
 
 
 class SwitchAgent(Letter[Session]):

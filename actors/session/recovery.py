@@ -6,14 +6,23 @@ Rules (semantics, "Recovery"):
   interrupted, on their own assistant message; an unfinished turn gets its one terminal event, `interrupted`; an unfinished
   compaction fails.
 - It runs at start-up for the sessions that the partial indexes name, and before a drain whose session may have leftovers.
+- Under policy `continue` a start then goes on with what is unanswered: each time is counted, and the model told, in one
+  transaction before anything is asked of a provider. After `MAX_CONTINUATIONS` times without an answer it is left alone.
 """
 
 from __future__ import annotations
 
+from ...protocol.values.event import SyntheticAdded
 from ...protocol.values.ids import SessionId
 from ...storage.journal import Transaction
 from ...storage.leftovers import settlement
 from .services import Services
+
+MAX_CONTINUATIONS = 10
+CONTINUATION_NOTE = (
+    "The runtime was stopped before this work was finished, and has been started again. Calls that were running then have"
+    " failed, and may have taken effect all the same. Look at how things stand, then go on."
+)
 
 
 async def settle(services: Services, session_id: SessionId) -> bool:
@@ -24,5 +33,22 @@ async def settle(services: Services, session_id: SessionId) -> bool:
         if data:
             transaction.append(session_id, [services.new_event(item) for item in data])
         return bool(data)
+
+    return await services.storage.commit(work)
+
+
+async def continue_once(services: Services, session_id: SessionId) -> bool:
+    """Count another try at the session's unanswered work, and say so in its history; False when there were enough.
+
+    Whoever is told True resumes the session. Raises `StorageUnavailableError`.
+    """
+    note = services.new_event(SyntheticAdded(message_id=services.ids.message(), text=CONTINUATION_NOTE))
+
+    def work(transaction: Transaction) -> bool:
+        if transaction.continuations(session_id) >= MAX_CONTINUATIONS:
+            return False
+        transaction.count_continuation(session_id)
+        transaction.append(session_id, [note])
+        return True
 
     return await services.storage.commit(work)

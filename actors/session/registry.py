@@ -9,7 +9,9 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
+import os
 from collections.abc import Callable, Sequence
 
 import trio
@@ -18,6 +20,7 @@ from ...protocol.values.errors import ServiceUnavailableError, SessionNotFoundEr
 from ...protocol.values.ids import SessionId
 from ...protocol.values.permission import SavedPermission
 from ...protocol.values.session import Outcome, Running
+from ...storage.journal import Transaction
 from .actor import SessionActor
 from .letters import SessionLetter
 from .services import Services
@@ -92,23 +95,43 @@ class SessionRegistry:
     async def remove(self, session_id: SessionId) -> None:
         """Interrupt a session and its descendants, then delete all that is stored of them (ruling B4).
 
-        Raises `SessionNotFoundError`. Their letters, waiters and durable streams end with that error too.
+        Raises `SessionNotFoundError`, or `StorageUnavailableError`, which leaves everything as it is. Their letters, waiters
+        and durable streams end with `SessionNotFoundError` too. A caller that is cancelled does not stop it halfway.
         """
         family = await self._services.storage.read(lambda reader: reader.family(session_id))
-        for member in family:
-            entry = self._actors.get(member)
-            if entry is not None:
-                entry[0].close()
-                await entry[0].wait_settled()
-        removed = await self._services.storage.commit(lambda transaction: transaction.remove(session_id))
-        for member in removed:
-            error = SessionNotFoundError(f"The session {member} was removed.", session_id=member)
-            entry = self._actors.get(member)
-            if entry is not None:
-                self._forget(entry[0])
-                entry[0].mailbox.close(error)
-                entry[1].cancel(reason="removed")
-            self._removed(member, error)
+        gone: set[SessionId] = set()
+        outputs: tuple[str, ...] = ()
+
+        def work(transaction: Transaction) -> tuple[SessionId, ...]:
+            nonlocal outputs
+            outputs = transaction.managed_outputs(session_id)
+            return transaction.remove(session_id)
+
+        with trio.CancelScope(shield=True):
+            try:
+                for member in family:
+                    entry = self._actors.get(member)
+                    if entry is not None:
+                        entry[0].close()
+                        with trio.move_on_after(SETTLE_SECONDS):
+                            await entry[0].wait_settled()
+                gone.update(await self._services.storage.commit(work))
+            finally:
+                # An actor that was closed never works again: whether the session is gone or not, the next letter finds
+                # another, which looks into the store.
+                for member in {*family, *gone}:
+                    self._dismiss(member, removed=member in gone)
+            await self._services.blocking.run(lambda: _delete(outputs))
+
+    def _dismiss(self, session_id: SessionId, *, removed: bool) -> None:
+        error = SessionNotFoundError(f"The session {session_id} was removed.", session_id=session_id)
+        entry = self._actors.get(session_id)
+        if entry is not None:
+            self._forget(entry[0])
+            entry[0].mailbox.close(error if removed else None)
+            entry[1].cancel(reason="removed")
+        if removed:
+            self._removed(session_id, error)
 
     async def stop(self) -> None:
         """Interrupt every drain with reason `shutdown` and wait, at most `SETTLE_SECONDS`, until they are settled."""
@@ -139,3 +162,10 @@ class SessionRegistry:
         entry = self._actors.get(actor.session_id)
         if entry is not None and entry[0] is actor:
             del self._actors[actor.session_id]
+
+
+def _delete(paths: Sequence[str]) -> None:
+    for path in paths:
+        # It may have expired, and what cannot be deleted now expires.
+        with contextlib.suppress(OSError):
+            os.unlink(path)

@@ -69,8 +69,11 @@ class Requests:
         self._open: dict[RequestId, _Open] = {}
 
     def of_call(self, call_id: CallId) -> tuple[RequestId, ...]:
-        """The requests a call still waits for."""
-        return tuple(request_id for request_id, request in self._open.items() if request.call_id == call_id)
+        """The requests a call still waits for, as it is settled. They end with it, and are not waited for any more."""
+        found = tuple(request_id for request_id, request in self._open.items() if request.call_id == call_id)
+        for request_id in found:
+            del self._open[request_id]
+        return found
 
     def ended(self, reply: Reply) -> None:
         """A request has its durable end; whoever waits for it goes on."""
@@ -100,7 +103,7 @@ class Requests:
         try:
             await posted.wait()
         except Exception:
-            del self._open[request_id]
+            self._open.pop(request_id, None)
             raise
         return await request.answer.wait()
 

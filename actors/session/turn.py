@@ -3,7 +3,8 @@
 Rules (semantics, "Provider turn"; ruling B1):
 - An attempt is recorded before its request leaves. Before any output, a retryable failure is followed by another attempt of the
   same turn with the same request; the delay is a durable event. A model switch ends the delay at once; if it, or a steer, is
-  there when the delay is over, the turn ends as `superseded` and a new boundary carries it.
+  there when the delay is over, the turn ends as `superseded` and a new boundary carries it. A cut answer is kept: its parts end
+  at once, the turn when the delay is over, and a new turn goes on from it.
 - The tool of a call starts after its call is committed. Calls run concurrently, at most `MAX_CONCURRENT_CALLS`, the rest wait;
   all settle before the terminal event.
 - Once a tool succeeded, bounding its output and recording its one settlement form a completion region: shielded, and bounded
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-import msgspec
 import structlog
 import trio
 
@@ -76,7 +76,7 @@ _log = structlog.get_logger("steerway.turn")
 class TurnFailure(Exception):
     """The turn ended durably in an error.
 
-    `again`: the seconds after which a new turn should go on from what is there (a cut answer); None: the drain fails.
+    `again`: the answer was cut, its back-off is over, and a new turn should go on from it after so many seconds.
     `superseded`: a new boundary should follow at once. `overflow`: the request was too large, nothing was answered, and the
     turn goes on if history can be made smaller.
     """
@@ -194,7 +194,7 @@ class Turn:
         return self._recorded is not None and self._recorded.done and self._recorded.error is None
 
     async def _attempts(self, request: LLMRequest) -> tuple[EventData, float | None]:
-        """Try until there is an end: the terminal event, and the seconds until a new turn should go on from a cut answer."""
+        """Try until there is an end: the terminal event, and what is `TurnFailure.again`."""
         attempt = 1
         while True:
             await self._begin(attempt)
@@ -203,11 +203,13 @@ class Turn:
             delay = self._delay(end)
             if delay is None:
                 return self._terminal(end), None
-            if self._response.has_output:
-                return self._terminal(self._announced(end, delay)), delay
             attempt += 1
+            if self._response.has_output:
+                self._close_parts()
+                await self._back_off(attempt, delay, end)
+                return self._terminal(end, continues=True), 0.0
             if not await self._back_off(attempt, delay, end):
-                return self._terminal(llm.ProviderFailed(failure=_superseded(end))), None
+                return self._terminal(llm.ProviderFailed(failure=_superseded(end)), continues=True), None
 
     # --- one attempt -------------------------------------------------------------------------------------------------
 
@@ -282,14 +284,6 @@ class Turn:
             await self._situation.model_switched()
         return not (self._situation.model_was_switched or self._situation.steer_pending)
 
-    def _announced(self, end: llm.Finished | llm.ProviderFailed, delay: float) -> llm.Finished | llm.ProviderFailed:
-        """The end of a cut answer, which says when a new turn goes on from it."""
-        if isinstance(end, llm.Finished):
-            return end
-        at = self._services.now_ms() + int(delay * 1000)
-        fields = {**(end.failure.fields or {}), "retry": {"attempt": self._budget.attempts, "at": at}}
-        return msgspec.structs.replace(end, failure=msgspec.structs.replace(end.failure, fields=fields))
-
     # --- calls -------------------------------------------------------------------------------------------------------
 
     def _start_call(self, running_calls: trio.Nursery, call: Call, recorded: Answer[None], event: llm.ToolCall) -> None:
@@ -355,7 +349,7 @@ class Turn:
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def _terminal(self, end: llm.Finished | llm.ProviderFailed) -> EventData:
+    def _terminal(self, end: llm.Finished | llm.ProviderFailed, *, continues: bool = False) -> EventData:
         if self._declined:
             return TurnInterrupted(assistant_message_id=self.assistant, reason="user")
         match end:
@@ -364,13 +358,18 @@ class Turn:
                     assistant_message_id=self.assistant,
                     finish=end.finish,
                     tokens=end.tokens,
-                    cost=0.0,
+                    cost=self._model.cost(end.tokens),
                     continues=self._response.local_calls and not self._last_step,
                 )
             case llm.ProviderFailed():
                 overflow = self._recoverable and self._overflowed(end.failure)
+                cost = None if end.tokens is None else self._model.cost(end.tokens)
                 return TurnFailed(
-                    assistant_message_id=self.assistant, error=end.failure, tokens=end.tokens, continues=overflow or None
+                    assistant_message_id=self.assistant,
+                    error=end.failure,
+                    tokens=end.tokens,
+                    cost=cost,
+                    continues=continues or overflow or None,
                 )
 
     def _overflowed(self, failure: Failure) -> bool:
@@ -378,10 +377,7 @@ class Turn:
 
     async def _settle(self, terminal: EventData) -> None:
         """Record what is open and the terminal event in one transaction, and wait for it."""
-        interrupted = isinstance(terminal, TurnInterrupted)
-        requests = [request for call in self._response.calls for request in self._requests.of_call(call.call_id)]
-        data = self._response.close(INTERRUPTED_CALL, INTERRUPTED_CALL if interrupted else MISSING_RESULT)
-        self._journal.settle([*data, terminal], requests)
+        self._close_parts(terminal)
         with trio.move_on_after(SETTLEMENT_SECONDS, shield=True) as limit:
             try:
                 await self._journal.gate()
@@ -389,6 +385,13 @@ class Turn:
                 raise Unsettled(str(error)) from error
         if limit.cancelled_caught:
             raise Unsettled("The store did not answer in time.")
+
+    def _close_parts(self, *end: EventData) -> None:
+        """Post the ends of what is still open, and `end` with them."""
+        interrupted = any(isinstance(data, TurnInterrupted) for data in end)
+        requests = [request for call in self._response.calls for request in self._requests.of_call(call.call_id)]
+        data = self._response.close(INTERRUPTED_CALL, INTERRUPTED_CALL if interrupted else MISSING_RESULT)
+        self._journal.settle([*data, *end], requests)
 
     def _outcome(self, terminal: EventData, again: float | None) -> bool:
         match terminal:

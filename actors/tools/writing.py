@@ -3,7 +3,8 @@
 Rules:
 - What would be changed is worked out first, so that input that cannot work asks nobody; then permission is asked for, then
   the file is replaced (see `replacing`).
-- Changes to one file wait for one another, permission included: two edits of one turn both happen.
+- Changes of one session to one file wait for one another, permission included: two edits of one turn both happen. Sessions
+  wait for one another only while a file is replaced: a permission that nobody gives holds up no other session.
 - `edit` replaces text that is there exactly once, or everywhere if asked to. A file whose lines all end in CRLF keeps them,
   whichever ending the model uses; a file that is not UTF-8 is left alone.
 - Cancelled: the call leaves at once. The file is then replaced or not, but never in part.
@@ -20,6 +21,7 @@ import trio
 from msgspec import Meta
 
 from ...protocol.llm.unicode import well_formed
+from ...protocol.values.ids import SessionId
 from ...protocol.values.tool import TextContent
 from .confinement import Confinement
 from .replacing import MAX_CONTENT_BYTES, Seen, look, replace
@@ -36,14 +38,14 @@ class Turns:
     """Who changes which file now."""
 
     def __init__(self) -> None:
-        self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[tuple[str, SessionId | None], trio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def take(self, path: str) -> AsyncGenerator[None]:
-        """Wait until nobody else changes the file, and keep it for a block."""
-        lock = self._locks.get(path)
+    async def take(self, path: str, session_id: SessionId | None = None) -> AsyncGenerator[None]:
+        """Wait until no other call (of the session, if one is named) has the file, and keep it for a block."""
+        lock = self._locks.get((path, session_id))
         if lock is None:
-            lock = self._locks[path] = trio.Lock()
+            lock = self._locks[path, session_id] = trio.Lock()
         async with lock:
             yield
 
@@ -60,12 +62,14 @@ def write_tool(confine: Callable[[str], Confinement], turns: Turns) -> Tool:
         """Write a file inside the working directory: make it, with its directories, or replace its whole content."""
         data = _encoded(content)
         confinement = confine(context.location.directory)
-        async with turns.take(await _real_path(context, confinement, path)):
+        real = await _real_path(context, confinement, path)
+        async with turns.take(real, context.session_id):
             seen = await run_stoppable(context, lambda _: look(confinement, path))
             created = seen.status is None
             shown = {"path": seen.shown, "created": created, "bytes": len(data), "content": _excerpt(content)}
             await context.session.authorize("write", (seen.shown,), save=("*",), metadata=shown)
-            await run_stoppable(context, lambda stop: replace(seen, data, stop))
+            async with turns.take(real):
+                await run_stoppable(context, lambda stop: replace(seen, data, stop))
         what = "Created" if created else "Replaced the content of"
         return _said(f"{what} `{seen.shown}`: {len(data)} bytes.", {"path": seen.shown, "bytes": len(data), "created": created})
 
@@ -91,11 +95,13 @@ def edit_tool(confine: Callable[[str], Confinement], turns: Turns) -> Tool:
             raise ToolFailure("`old_string` and `new_string` are the same; there is nothing to replace.")
         old, new = well_formed(old_string), well_formed(new_string)
         confinement = confine(context.location.directory)
-        async with turns.take(await _real_path(context, confinement, path)):
+        real = await _real_path(context, confinement, path)
+        async with turns.take(real, context.session_id):
             seen, data, count = await run_stoppable(context, lambda _: _edited(confinement, path, old, new, replace_all))
             shown = {"path": seen.shown, "old": _excerpt(old), "new": _excerpt(new), "replacements": count}
             await context.session.authorize("edit", (seen.shown,), save=("*",), metadata=shown)
-            await run_stoppable(context, lambda stop: replace(seen, data, stop))
+            async with turns.take(real):
+                await run_stoppable(context, lambda stop: replace(seen, data, stop))
         times = "once" if count == 1 else f"{count} times"
         return _said(f"Replaced the text {times} in `{seen.shown}`.", {"path": seen.shown, "replacements": count})
 

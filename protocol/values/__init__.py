@@ -75,6 +75,7 @@ from .event import (
 from .failure import (
     ABORTED,
     AGENT_UNKNOWN,
+    BUDGET_EXCEEDED,
     COMPACTION_FAILED,
     COMPACTION_UNAVAILABLE,
     CONTEXT_INVALID,
@@ -149,7 +150,11 @@ from .message import (
 from .model import (
     NO_TOKENS,
     CacheTokens,
+    Capabilities,
+    CatalogModel,
     ModelRef,
+    Prices,
+    PriceTier,
     Tokens,
 )
 from .page import (
@@ -216,6 +221,7 @@ from .tool import (
 __all__ = [
     "ABORTED",
     "AGENT_UNKNOWN",
+    "BUDGET_EXCEEDED",
     "COMPACTION_FAILED",
     "COMPACTION_UNAVAILABLE",
     "CONTEXT_INVALID",
@@ -263,6 +269,8 @@ __all__ = [
     "Attachment",
     "CacheTokens",
     "CallId",
+    "Capabilities",
+    "CatalogModel",
     "CompactControl",
     "CompactionCompleted",
     "CompactionDelta",
@@ -315,6 +323,8 @@ __all__ = [
     "PermissionReplied",
     "PermissionReply",
     "PermissionRequest",
+    "PriceTier",
+    "Prices",
     "PromotedOutcome",
     "Prompt",
     "PromptAdmitted",

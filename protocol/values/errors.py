@@ -147,6 +147,12 @@ class ModelUnavailableError(DeclaredError):
     code = -32030
 
 
+class VariantUnavailableError(ModelUnavailableError):
+    """The model is there, but has no such variant; no other one is taken in its place."""
+
+    code = -32032
+
+
 class ModelNotSelectedError(DeclaredError):
     """Neither the session nor the configuration names a model."""
 
@@ -237,6 +243,7 @@ ERROR_TYPES: dict[str, type[DeclaredError]] = {
         RequestCancelledError,
         SubscriberOverflowError,
         ModelUnavailableError,
+        VariantUnavailableError,
         ModelNotSelectedError,
         OverloadedError,
         StorageUnavailableError,

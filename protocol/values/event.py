@@ -52,11 +52,12 @@ class SessionCreated(EventData):
 
 
 class SessionUpdated(EventData):
-    """Title or metadata changed; what is left out stays as it is."""
+    """Title, metadata or budget changed; what is left out stays as it is."""
 
     type: ClassVar[str] = "session.updated"
     title: str | None = None
     metadata: dict[str, Any] | None = None
+    budget: float | None = None
 
 
 class SessionForked(EventData):
@@ -261,7 +262,9 @@ class TurnFailed(EventData):
     tokens: Tokens | None = None
     cost: float | None = None
     continues: bool | None = None
-    """Whether the turn is to be made again with a smaller history."""
+    """Whether another turn follows at once, which goes on from here: after a cut answer, or a superseded request, or with a
+    smaller history when the request was too large.
+    """
 
 
 class TurnInterrupted(EventData):

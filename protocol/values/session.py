@@ -86,7 +86,8 @@ class Attachment(Value):
 class Session(Value):
     """A conversation with its selections and totals. `head` is the sequence of its last durable event.
 
-    Times are epoch milliseconds. `cost` is in US dollars. `last_outcome` is the end of the last Session Drain of this
+    Times are epoch milliseconds. `cost` is in US dollars, and so is `budget`: once `cost` has reached it, no further provider
+    call is made. `last_outcome` is the end of the last Session Drain of this
     process, and absent after a restart (ruling B15).
     """
 
@@ -102,4 +103,5 @@ class Session(Value):
     agent: str | None = None
     model: ModelRef | None = None
     metadata: dict[str, Any] | None = None
+    budget: float | None = None
     last_outcome: Outcome | None = None

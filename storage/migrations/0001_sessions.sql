@@ -23,12 +23,14 @@ CREATE TABLE session (
     agent TEXT,
     model BLOB,
     metadata BLOB,
+    budget REAL,                     -- US dollars; NULL is no limit
     created INTEGER NOT NULL,
     updated INTEGER NOT NULL,
     head INTEGER NOT NULL,           -- sequence of the last event
     revision INTEGER NOT NULL,       -- raised when agent, model or location changes
     unanswered_seq INTEGER,          -- what still waits for a provider turn, if anything does
     compacted_seq INTEGER NOT NULL,  -- of the message with which the history of a request begins; 0 without compaction
+    continued INTEGER NOT NULL DEFAULT 0,  -- how often a start went on with that; no projection of the log
     cost REAL NOT NULL,
     input INTEGER NOT NULL,
     output INTEGER NOT NULL,

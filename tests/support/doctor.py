@@ -11,6 +11,4 @@ def assert_healthy(path: Path) -> None:
     """Nothing is wrong with the store at `path`, and its projections are what its log says."""
     report = examine(path)
     assert report.compared or report.findings
-    assert not report.findings, "\n".join(
-        f"{finding.check}: {finding.where} {finding.message}" for finding in report.findings
-    )
+    assert not report.findings, "\n".join(f"{finding.check}: {finding.where} {finding.message}" for finding in report.findings)

@@ -4,7 +4,8 @@ Rules:
 - Everything goes through the public surface: the embedded client, `runtime.listen` and `connect` for sockets.
 - Clock and ids come from `Ticks`, so that runs repeat; whoever opens the same folder again passes the same one.
 - Blocking work runs in the loop unless a test asks for threads: only then may its clock be a mock one (ruling E5).
-- When the block is left, every session in the store must be orderly: `disorder` finds nothing, and no turn is open.
+- When the block is left, every session in the store must be orderly: `disorder` finds nothing, no turn is open, and the doctor
+  finds nothing either.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ from steerway.protocol.values import (
 )
 from steerway.storage.database import open_reader
 from support.answers import Answer
+from support.doctor import assert_healthy
 from support.provider import Provider as ScriptedProvider
 from support.provider import Request, Responder, open_provider
 from support.tools import HeldTool
@@ -288,6 +290,7 @@ async def open_house(
         for session_id, events in stored_sessions(folder / "sessions.db").items():
             found = disorder(events, ended=True)
             assert not found, f"{session_id}: " + "; ".join(found)
+        assert_healthy(folder / "sessions.db")
 
 
 @asynccontextmanager
@@ -339,9 +342,9 @@ def disorder(events: Sequence[Event], *, ended: bool) -> list[str]:
                 fates[id] += 1
                 if fates[id] != 1:
                     found.append(f"{at}: {id} has another fate")
-            case TurnStarted(assistant_message_id=id):
-                if open_turns:
-                    found.append(f"{at}: {open_turns} has not ended")
+            case TurnStarted(assistant_message_id=id, attempt=attempt):
+                if open_turns != ({id} if attempt > 1 else set()):
+                    found.append(f"{at}: attempt {attempt} of {id} finds {open_turns or 'nothing'} open")
                 open_turns.add(id)
             case TurnCompleted(assistant_message_id=id) | TurnFailed(assistant_message_id=id):
                 found += _end(at, id, open_turns, closed_turns, open_parts)
