@@ -58,9 +58,13 @@ class Gateway(Struct, frozen=True, kw_only=True):
 
 
 class ModelSelection(Struct, frozen=True, kw_only=True):
-    """`default`: `provider/model`, or `provider/model:variant`, for sessions that select none."""
+    """`default`: `provider/model`, or `provider/model:variant`, for sessions that select none.
+
+    `fallback`: models to ask instead, in this order, while one is overloaded; none unless they are named here.
+    """
 
     default: str | None = None
+    fallback: tuple[str, ...] = ()
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):

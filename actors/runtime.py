@@ -22,9 +22,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import structlog
 import trio
 
 from ..protocol.codec import MSGPACK
@@ -55,10 +54,10 @@ from .gateway.connection import TransportClosed, serve_connection
 from .gateway.context_handlers import ContextHandlers
 from .gateway.instance_handlers import InstanceHandlers
 from .gateway.limits import Limits
-from .gateway.listener import Listening, serve
 from .gateway.request_handlers import RequestHandlers
 from .gateway.router import Router
 from .gateway.session_handlers import SessionHandlers
+from .logs import Logger
 from .models.models import Models
 from .session import recovery
 from .session.letters import Resume
@@ -73,6 +72,9 @@ from .tools.registry import ToolRegistry
 from .tools.skill import skill_tool
 from .tools.tool import Tool, ToolContext
 
+if TYPE_CHECKING:
+    from .gateway.listener import Listening
+
 T = TypeVar("T")
 
 MAX_PENDING = 1_000
@@ -80,7 +82,7 @@ MAX_PENDING = 1_000
 SWEEP_SECONDS = 3_600
 OUTPUTS_FOLDER = "tool-output"
 
-_log = structlog.get_logger("steerway.runtime")
+_log = Logger("steerway.runtime")
 
 
 def _wall_clock_ms() -> int:
@@ -230,6 +232,9 @@ class House:
     ) -> Listening:
         """Open the gateway among the actors."""
         actors, router = self._alive()
+
+        # Here, because a runtime that only its own program uses needs no WebSocket.
+        from .gateway.listener import serve
 
         async def live(*, task_status: trio.TaskStatus[Listening]) -> None:
             await serve(

@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
-import structlog
 import trio
 
 from ..protocol.values.errors import ServiceUnavailableError, StorageUnavailableError
@@ -33,6 +32,7 @@ from ..storage.reader import Reader
 from ..storage.writer import Committed, Member, Refused
 from .blocking import Blocking, Worker
 from .feed import Feed
+from .logs import Logger
 from .mailbox import Answer, refused
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ _Run = Callable[[Callable[[], _Outcomes]], Awaitable[_Outcomes]]
 MAX_GROUP = 1_000
 READERS = 3
 
-_log = structlog.get_logger("steerway.storage")
+_log = Logger("steerway.storage")
 
 
 class Chain:

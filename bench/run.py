@@ -24,7 +24,10 @@ RESULTS = FOLDER / "RESULTS.md"
 QUESTIONS = {
     "admissions": "How much of a bare batching thread is left when 256 callers admit prompts durably at the same time?",
     "fan_out": "How close does delivery come to a bare loop that sends bytes?",
+    "history": "What does a turn cost as its history grows, beyond sending that history?",
+    "idle": "What does a session cost in memory while it rests, and after it has left?",
     "plain_turns": "What does a provider turn cost the server, beyond reading the provider's stream?",
+    "start": "How long does a runtime take to its first answer over 100,000 stored sessions, and how large is it then?",
     "table_layout": "Which layout of the event table suits this workload? (raw side: the layout not chosen)",
 }
 HEAD = """# Results

@@ -62,8 +62,8 @@ async def test_the_first_turn_starts_an_epoch_before_it_promotes(tmp_path: Path)
         session = await house.session()
         await house.ask(session, "Hello")
         (epoch,) = await house.data(session, EpochStarted)
-        events = [type(data) for data in await house.data(session)]
-        assert events.index(EpochStarted) < events.index(PromptPromoted)
+        types = [event.type for event in await house.events(session)]
+        assert types.index(EpochStarted.type) < types.index(PromptPromoted.type)
         assert epoch.reason == "initial"
         assert baseline(house.provider.requests[0]) == epoch.baseline
         assert epoch.baseline.index("Today's date is") < epoch.baseline.index("You work in this environment")
@@ -95,10 +95,10 @@ async def test_a_changed_source_is_told_once_behind_the_promoted_message(tmp_pat
         await house.ask(session, "three")
         first, second, third = house.provider.requests
         assert baseline(first) == baseline(second) == baseline(third)
-        told = [text for role, text in said(second) if "<system-update>" in text]
+        told = [text for _, text in said(second) if "<system-update>" in text]
         assert len(told) == 1
         assert "Say thanks." in told[0]
-        assert [text for _, text in said(second)][-2:] == ["two", told[0]]
+        assert [line for _, line in said(second)][-2:] == ["two", told[0]]
         assert [text for _, text in said(third) if "<system-update>" in text] == told
         assert same_prefix(house.provider.requests)
         (message,) = [message for message in await house.history(session) if isinstance(message, SystemMessage)]
@@ -245,6 +245,7 @@ async def test_the_prefix_is_the_same_bytes_over_turns_restarts_switches_and_cha
     ticks, fact = Ticks(), Fact()
     async with open_provider() as provider:
         session: Any = None
+        epochs: list[Any] = []
         for run in range(2):
             async with open_house(provider, tmp_path, ticks=ticks) as house:
                 house.runtime.context.register(fact.source)
@@ -409,5 +410,5 @@ async def test_provider_context_shows_the_request_of_the_next_turn_and_changes_n
 def spoil(path: Path, statement: str) -> None:
     """Change a store behind its runtime's back."""
     connection = apsw.Connection(str(path))
-    connection.execute(statement)
+    connection.cursor().execute(statement)
     connection.close()

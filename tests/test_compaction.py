@@ -37,9 +37,11 @@ LONG = "word " * 800
 TOO_LARGE = {"error": {"message": "This model's maximum context length is 8192 tokens."}}
 
 
-def settings(provider: ScriptedProvider, *, context: int | None = 8_000, **fields: Any) -> Configuration:
+def settings(
+    provider: ScriptedProvider, *, context: int | None = 8_000, auto: bool = True, keep_tokens: int = 500
+) -> Configuration:
     """The scripted model with a known context, and little kept."""
-    made = configuration(provider, compaction=Compaction(**{"keep_tokens": 500, "buffer": 1_000, **fields}))
+    made = configuration(provider, compaction=Compaction(auto=auto, keep_tokens=keep_tokens, buffer=1_000))
     model = Provider(
         protocol="openai-chat", base_url=provider.base_url, models={"scripted": Model(context=context, output=500)}
     )

@@ -63,11 +63,9 @@ async def test_input_behind_a_move_waits_for_it_and_input_before_does_not(tmp_pa
         assert [type(one) for one in await house.sessions.pending(session)][1] is MoveControl
         held.release()
         await house.sessions.wait(session)
-        order = [
-            getattr(data, "prompt", item) if isinstance(data, PromptPromoted) else "moved"
-            for data in await house.data(session, PromptPromoted, SessionMoved)
-        ]
-        assert [one if isinstance(one, str) else one.text for one in order] == ["one", "before", "moved", "behind"]
+        order = await house.data(session, PromptPromoted, SessionMoved)
+        told = [data.prompt.text if isinstance(data, PromptPromoted) else data.message_id for data in order]
+        assert told == ["one", "before", item.id, "behind"]
         assert "Rules of there." in baseline(house.provider.requests[-1])
 
 

@@ -18,7 +18,6 @@ from .client import Client
 from .local import read_local
 from .scope import Background
 from .transport import Opener, Transport
-from .websocket import websocket_opener
 
 
 @asynccontextmanager
@@ -39,7 +38,7 @@ async def connect(
     if transport is not None:
         opener = transport
     elif url is not None:
-        opener = websocket_opener(url, token=token, subprotocol=subprotocol, ssl_context=ssl_context)
+        opener = _websocket_opener(url, token, subprotocol, ssl_context)
     else:
         opener = _local_opener(token, subprotocol, ssl_context)
     async with Background() as nursery:
@@ -54,7 +53,14 @@ async def connect(
 def _local_opener(token: str | None, subprotocol: str, ssl_context: ssl.SSLContext | None) -> Opener:
     async def open_local(nursery: trio.Nursery) -> Transport:
         url, found = await trio.to_thread.run_sync(read_local)
-        opener = websocket_opener(url, token=token or found, subprotocol=subprotocol, ssl_context=ssl_context)
+        opener = _websocket_opener(url, token or found, subprotocol, ssl_context)
         return await opener(nursery)
 
     return open_local
+
+
+def _websocket_opener(url: str, token: str | None, subprotocol: str, ssl_context: ssl.SSLContext | None) -> Opener:
+    # Here, because the runtime is a client too, and needs no WebSocket to talk to itself.
+    from .websocket import websocket_opener
+
+    return websocket_opener(url, token=token, subprotocol=subprotocol, ssl_context=ssl_context)

@@ -11,18 +11,19 @@ Rules (seed, "Unavailable Context"; semantics, "System Context"):
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
-import structlog
 import trio
+
+from ..logs import Logger
 
 T = TypeVar("T")
 
 PATIENCE: Final = 5.0
 """How long a loader may take, in seconds."""
 
-_log: Any = structlog.get_logger("steerway.context")
+_log = Logger("steerway.context")
 
 
 class Unavailable(msgspec.Struct, frozen=True):

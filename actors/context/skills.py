@@ -19,12 +19,12 @@ from itertools import islice
 from typing import Any, Final
 
 import msgspec
-import structlog
 
 from ...protocol.llm.unicode import well_formed
 from ...protocol.values.location import Location
 from ...protocol.values.value import Value
 from ..blocking import Blocking
+from ..logs import Logger
 from ..tools.confinement import Place
 from .algebra import SystemContext
 from .files import FileTrouble, find_file, list_folder, read_file
@@ -49,7 +49,7 @@ MAX_FILES: Final = 10
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MAX_LOOKED_AT: Final = 1_000
 
-_log: Any = structlog.get_logger("steerway.context")
+_log = Logger("steerway.context")
 
 Permitted = Callable[[str], bool]
 """Whether the agent may use the skill of a name, asking first or not: true unless action `skill` is denied for it.

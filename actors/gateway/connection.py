@@ -19,7 +19,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-import structlog
 import trio
 
 from ...protocol.codec import MAX_MESSAGE_BYTES, Codec
@@ -32,6 +31,7 @@ from ...protocol.values.errors import (
     RequestCancelledError,
     UnauthorizedError,
 )
+from ..logs import Logger
 from ..mailbox import Answer, refused
 from ..published import Outbound
 from ..subscriber import Subscription
@@ -39,7 +39,7 @@ from .frames import CLOSE_GOING_AWAY, CLOSE_INTERNAL, CLOSE_POLICY, CLOSE_TRY_LA
 from .limits import Limits, Usage
 from .router import Opened
 
-log: Any = structlog.get_logger()
+log = Logger("steerway.gateway")
 
 
 class TransportClosed(Exception):

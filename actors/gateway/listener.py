@@ -17,10 +17,10 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import structlog
 import trio
 
 from ...protocol.codec import Codec
+from ..logs import Logger
 from .authentication import Doorkeeper, unauthorized
 from .connection import Dispatcher, new_reference, serve_connection
 from .head import Head, HttpAnswer, HttpRoute, RefusedHeadError, read_head, sentence
@@ -28,7 +28,7 @@ from .limits import Limits, Usage
 from .stream import Stream
 from .websocket import WebSocketTransport, serve_websocket
 
-log: Any = structlog.get_logger()
+log = Logger("steerway.gateway")
 
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _PAUSE_SECONDS = 0.1

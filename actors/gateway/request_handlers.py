@@ -12,6 +12,7 @@ from typing import Any
 from ...protocol import operations as op
 from ...protocol.values.errors import InvalidRequestError, PermissionNotFoundError, QuestionNotFoundError
 from ...protocol.values.ids import RequestId
+from ...storage.reader import Reader
 from ..mailbox import Answer
 from ..session.letters import ReplyPermission, ReplyQuestion, SessionLetter
 from ..session.registry import SessionRegistry
@@ -58,7 +59,11 @@ class RequestHandlers:
         return self._to_session(params.request_id, letter, unknown, peer)
 
     def _reply_question(self, params: op.QuestionAnswer, peer: Peer) -> Answer[Any]:
-        return self._to_question(params.request_id, params.answers, peer)
+        async def reply() -> Any:
+            await self._services.storage.read(partial(_check_answers, params))
+            return await self._to_question(params.request_id, params.answers, peer).wait()
+
+        return in_task(peer, reply)
 
     def _reject_question(self, params: op.QuestionParams, peer: Peer) -> Answer[Any]:
         return self._to_question(params.request_id, None, peer)
@@ -95,6 +100,17 @@ class RequestHandlers:
             await self._services.storage.commit(lambda transaction: transaction.forget_permission(params.id))
 
         return in_task(peer, forget)
+
+
+def _check_answers(params: op.QuestionAnswer, reader: Reader) -> None:
+    """One answer for each question of an open request. What has ended, or is unknown, is for the session to say."""
+    found = reader.find_request(params.request_id)
+    waiting = [] if found is None else reader.question_requests(found.session_id)
+    for request in waiting:
+        if request.id == params.request_id and len(request.questions) != len(params.answers):
+            raise InvalidRequestError(
+                f"There are {len(request.questions)} questions, and {len(params.answers)} answers to them.", field="answers"
+            )
 
 
 def _checked(params: op.ListRequests) -> Any:

@@ -3,6 +3,7 @@
 Rules:
 - `demo/demo` is always there. A provider without listed models takes any id; the others only theirs (ruling C7).
 - There is no silent fallback: what is not there is `ModelUnavailableError`; nothing selected is `ModelNotSelectedError`.
+  Fallbacks are those that were named for it, and only an overloaded model is replaced by one.
 - Durable records name models by their catalog id (`ref`); only the provider hears `api_model`.
 - Options, headers, body and Generation Controls are partitioned (`ingestion`), then merged provider, model, variant, each in
   its own domain.
@@ -12,7 +13,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from msgspec import Struct, structs
@@ -81,6 +82,7 @@ class Catalog:
             )
         models = {**_DEMO_PROVIDER.models, **demo.models}
         self._providers[DEMO_MODEL.provider] = structs.replace(demo, models=models)
+        self._fallback = tuple(self._named(text, "models.fallback") for text in configuration.models.fallback)
 
     def resolve(self, ref: ModelRef | None) -> ModelInfo:
         """The model that `ref` names, or the configured default when it is None.
@@ -113,6 +115,16 @@ class Catalog:
                 )
         return self._info(ref, provider, model, variant)
 
+    def fallback(self, tried: Collection[ModelRef]) -> ModelRef | None:
+        """The first configured fallback that was not tried and can be asked; None when there is none."""
+        for ref in self._fallback:
+            if ref not in tried:
+                try:
+                    return self.resolve(ref).ref
+                except ModelUnavailableError:
+                    continue
+        return None
+
     def parse(self, text: str) -> ModelRef:
         """The reference that `provider/model` or `provider/model:variant` stands for.
 
@@ -127,6 +139,12 @@ class Catalog:
         if id not in listed and colon and base in listed and variant:
             return ModelRef(provider=provider, id=base, variant=variant)
         return ModelRef(provider=provider, id=id)
+
+    def _named(self, text: str, key: str) -> ModelRef:
+        try:
+            return self.parse(text)
+        except InvalidRequestError as error:
+            raise ConfigurationError(error.message, source="configuration", key=key) from None
 
     def list(self) -> tuple[ModelInfo, ...]:
         """All listed models that can be asked now, by provider and id, without their variants."""

@@ -8,8 +8,9 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
+from pathlib import Path
 from typing import Final
 
 from ...protocol.llm.adapter import Adapter
@@ -20,6 +21,7 @@ from ...protocol.llm.openai_responses import OpenAIResponsesAdapter
 from ...protocol.llm.request import LLMRequest
 from ...protocol.values.model import CatalogModel, ModelRef
 from ..configuration import Configuration
+from .cassettes import RECORD, REPLAY, Opener, Player, Recorder
 from .catalog import DEMO_PROTOCOL, Catalog, ModelInfo
 from .demo import play
 from .request import prepare
@@ -34,18 +36,22 @@ _ADAPTERS: Final[tuple[Adapter, ...]] = (OpenAIChatAdapter(), OpenAIResponsesAda
 class Models:
     """Resolves models and asks them, all through one shared HTTP client. Close it when no stream is open any more.
 
-    `environ` holds the keys that the configuration names. `trust_env`: proxies and certificate authorities come from the
-    process's environment.
+    `environ` holds the keys that the configuration names, and may name folders of cassettes. `trust_env`: proxies and
+    certificate authorities come from the process's environment. Raises `ConfigurationError`.
     """
 
     def __init__(self, configuration: Configuration, environ: Mapping[str, str], *, trust_env: bool = True) -> None:
         self._catalog = Catalog(configuration, environ)
-        self._transport = Transport(trust_env=trust_env)
+        self._transport = _transport(environ, trust_env=trust_env)
         self._adapters = {adapter.protocol: adapter for adapter in _ADAPTERS}
 
     def resolve(self, ref: ModelRef | None) -> ModelInfo:
         """As `Catalog.resolve`: the named model or the default, or a typed error."""
         return self._catalog.resolve(ref)
+
+    def fallback(self, tried: Collection[ModelRef]) -> ModelRef | None:
+        """As `Catalog.fallback`: the next model to ask instead of overloaded ones."""
+        return self._catalog.fallback(tried)
 
     def parse(self, text: str) -> ModelRef:
         """As `Catalog.parse`: the reference that `provider/model[:variant]` stands for."""
@@ -75,3 +81,13 @@ class Models:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
+
+
+def _transport(environ: Mapping[str, str], *, trust_env: bool) -> Opener:
+    """The network, unless cassettes are played; their folders are taken from the environment."""
+    if replay := environ.get(REPLAY):
+        return Player(Path(replay))
+    network = Transport(trust_env=trust_env)
+    if record := environ.get(RECORD):
+        return Recorder(network, Path(record))
+    return network

@@ -89,7 +89,7 @@ class _Exchange:
         self._adapter = adapter
         self._request = request
         self._origin = info.base_url
-        self._secrets = tuple(_secrets(info))
+        self._secrets = tuple(credentials(info))
         self._decoder: Decoder = adapter.decoder()
         self._response: httpx2.Response | None = None
         self._pieces: AsyncGenerator[bytes, None] | None = None
@@ -276,7 +276,7 @@ def _inflater() -> Callable[[bytes], bytes]:
     return inflate
 
 
-def _secrets(info: ModelInfo) -> Iterator[str]:
+def credentials(info: ModelInfo) -> Iterator[str]:
     """What no failure may repeat: the key, and header values whole and without their scheme."""
     key = () if info.api_key is None else (info.api_key.reveal(),)
     for value in (*key, *info.headers.values()):

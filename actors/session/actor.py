@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any, Literal
 
-import structlog
 import trio
 
 from ...protocol.values.errors import (
@@ -43,6 +42,7 @@ from ...protocol.values.session import (
 )
 from ...storage.journal import Transaction
 from ...storage.reader import Reader
+from ..logs import Logger
 from ..mailbox import Answer, Mailbox
 from .attachment import attachment
 from .controls import ControlAdmission
@@ -83,7 +83,7 @@ from .updating import Update as UpdateOf
 
 MAILBOX_LETTERS = 1_024
 
-_log = structlog.get_logger("steerway.session")
+_log = Logger("steerway.session")
 
 
 class SessionActor:

@@ -47,6 +47,7 @@ from ..tools.permissions import evaluate
 from ..tools.registry import ToolSet
 from .budget import over_budget
 from .promotion import Admitted
+from .retry import RetryBudget
 from .services import Services
 
 ENTRIES_KEY = "api/entries"
@@ -105,14 +106,18 @@ class Sample(NamedTuple):
         return self.view.record
 
 
-async def select(services: Services, record: SessionRecord) -> tuple[Agent, ModelInfo]:
-    """Agent and model of the next turn, and a look at the location. Raises `BoundaryFailure`."""
+async def select(services: Services, record: SessionRecord, budget: RetryBudget | None = None) -> tuple[Agent, ModelInfo]:
+    """Agent and model of the next turn, and a look at the location. Raises `BoundaryFailure`.
+
+    `budget` knows which fallback a running drain asks instead of the selected model.
+    """
     session = record.session
     if (spent := over_budget(session)) is not None:
         raise BoundaryFailure(spent.type, spent.message)
     try:
         agent = services.agents.resolve(session.agent)
-        model = services.models.resolve(session.model or agent.model)
+        selected = session.model or agent.model
+        model = services.models.resolve(selected if budget is None else budget.effective(selected))
     except UnknownAgentError as error:
         raise BoundaryFailure(AGENT_UNKNOWN, str(error)) from error
     except ModelUnavailableError as error:

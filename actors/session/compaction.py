@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import structlog
 import trio
 
 from ...protocol.llm import events as llm
@@ -37,6 +36,7 @@ from ...protocol.values.message import CompactionMessage, CompactionReason, Mess
 from ...protocol.values.model import NO_TOKENS, Tokens
 from ...storage.journal import Transaction
 from ...storage.reader import Reader
+from ..logs import Logger
 from ..models.catalog import ModelInfo
 from .journal import SessionJournal
 from .retry import RetryBudget
@@ -72,7 +72,7 @@ An earlier part of the conversation was summarised already. Bring that summary u
 still true, drop what is not, and move what was done.
 """
 
-_log = structlog.get_logger("steerway.compaction")
+_log = Logger("steerway.compaction")
 
 
 def ceiling(services: Services, model: ModelInfo) -> int | None:

@@ -207,7 +207,7 @@ class Drain:
             case CompactControl(id=id):
                 view = await self._services.storage.read(view_of(self._session_id, with_history=True))
                 try:
-                    _, model = await select(self._services, view.record)
+                    _, model = await select(self._services, view.record, self._budget)
                 except BoundaryFailure as error:
                     await self._compactor.refuse(id, error.failure)
                 else:
@@ -240,7 +240,7 @@ class Drain:
         while True:
             self._switched = trio.Event()
             view = await storage.read(view_of(session_id, with_history=goes_on.forced))
-            agent, model = await select(services, view.record)
+            agent, model = await select(services, view.record, self._budget)
             if goes_on.forced and self._assistant_had_the_last_word(view.history, model):
                 instruction = CONTINUE_INSTRUCTION
             promotion = Promotion(

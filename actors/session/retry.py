@@ -1,12 +1,17 @@
-"""When a failed attempt is made again, and how long that waits (semantics, "Decisions", retry).
+"""When a failed attempt is made again, by which model, and how long that waits (semantics, "Decisions", retry).
 
 At most `MAX_RETRIES` follow the first request, until a turn succeeds; a retry-after of the provider raises the delay, up to
 `MAX_RETRY_AFTER_SECONDS`. Empty answers have a smaller limit of their own within it. Retries consume no steps.
+
+An overloaded model is replaced by a configured fallback at once. The fallback stays until the run ends or another model is
+selected, so that a tool loop does not go to and fro between two models.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+
+from ...protocol.values.model import ModelRef
 
 MAX_RETRIES = 4
 MAX_EMPTY_ANSWERS = 2
@@ -23,6 +28,20 @@ class RetryBudget:
         self._random = random
         self._used = 0
         self._empty = 0
+        self._selected: ModelRef | None = None
+        self._instead: ModelRef | None = None
+        self.overloaded: list[ModelRef] = []
+        """The models that were found overloaded since the selected one was."""
+
+    def effective(self, selected: ModelRef | None) -> ModelRef | None:
+        """The model to ask where this one is selected; None is the default."""
+        if selected != self._selected:
+            self._selected, self._instead, self.overloaded = selected, None, []
+        return self._instead or selected
+
+    def ask_instead(self, fallback: ModelRef) -> None:
+        """From now on this model is asked."""
+        self._instead = fallback
 
     @property
     def attempts(self) -> int:

@@ -3,8 +3,9 @@
 Rules (semantics, "Provider turn"; ruling B1):
 - An attempt is recorded before its request leaves. Before any output, a retryable failure is followed by another attempt of the
   same turn with the same request; the delay is a durable event. A model switch ends the delay at once; if it, or a steer, is
-  there when the delay is over, the turn ends as `superseded` and a new boundary carries it. A cut answer is kept: its parts end
-  at once, the turn when the delay is over, and a new turn goes on from it.
+  there when the delay is over, the turn ends as `superseded` and a new boundary carries it. So it does at once where a fallback
+  takes the place of an overloaded model. A cut answer is kept: its parts end at once, the turn when the delay is over, and a
+  new turn goes on from it.
 - The tool of a call starts after its call is committed. Calls run concurrently, at most `MAX_CONCURRENT_CALLS`, the rest wait;
   all settle before the terminal event.
 - Once a tool succeeded, bounding its output and recording its one settlement form a completion region: shielded, and bounded
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-import structlog
 import trio
 
 from ...protocol.llm import events as llm
@@ -40,6 +40,7 @@ from ...protocol.values.failure import (
     PROVIDER_CONTEXT_OVERFLOW,
     PROVIDER_INCOMPLETE,
     PROVIDER_INVALID_OUTPUT,
+    PROVIDER_OVERLOADED,
     PROVIDER_UNKNOWN,
     STORAGE_UNAVAILABLE,
     SUPERSEDED,
@@ -52,6 +53,7 @@ from ...protocol.values.location import Location
 from ...protocol.values.tool import TextContent
 from ...storage.leftovers import INTERRUPTED_CALL
 from ..agents import Agent
+from ..logs import Logger
 from ..mailbox import Answer
 from ..models.catalog import ModelInfo
 from ..tools.registry import ToolSet
@@ -70,7 +72,7 @@ SETTLEMENT_SECONDS = 5
 MISSING_RESULT = Failure(type=TOOL_RESULT_MISSING, message="The provider did not return a result for its own tool.")
 EMPTY_ANSWER = Failure(type=PROVIDER_INVALID_OUTPUT, message="The provider's answer was empty.")
 
-_log = structlog.get_logger("steerway.turn")
+_log = Logger("steerway.turn")
 
 
 class TurnFailure(Exception):
@@ -208,7 +210,7 @@ class Turn:
                 self._close_parts()
                 await self._back_off(attempt, delay, end)
                 return self._terminal(end, continues=True), 0.0
-            if not await self._back_off(attempt, delay, end):
+            if self._fell_back(end) or not await self._back_off(attempt, delay, end):
                 return self._terminal(llm.ProviderFailed(failure=_superseded(end)), continues=True), None
 
     # --- one attempt -------------------------------------------------------------------------------------------------
@@ -272,6 +274,17 @@ class Turn:
         if self._declined or isinstance(end, llm.Finished) or not end.retryable:
             return None
         return self._budget.take(end.retry_after_ms, empty=end.failure is EMPTY_ANSWER)
+
+    def _fell_back(self, end: llm.Finished | llm.ProviderFailed) -> bool:
+        """Whether another model is asked from now on, because this one is overloaded."""
+        if isinstance(end, llm.Finished) or end.failure.type != PROVIDER_OVERLOADED:
+            return False
+        self._budget.overloaded.append(self._model.ref)
+        fallback = self._services.models.fallback(self._budget.overloaded)
+        if fallback is None:
+            return False
+        self._budget.ask_instead(fallback)
+        return True
 
     async def _back_off(self, attempt: int, delay: float, end: llm.Finished | llm.ProviderFailed) -> bool:
         """Wait before the next attempt; False when a new boundary should come instead."""

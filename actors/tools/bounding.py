@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import structlog
 import trio
 
 from ...protocol.llm.unicode import well_formed
 from ...protocol.values import Failure, FileContent, ManagedOutput, TextContent, ToolContent
 from ...storage.outputs import OutputFile, OutputFiles
+from ..logs import Logger
 from .capture import Captured, OutputLimits, TextCapture, clean
 from .settlement import MAX_MESSAGE, Failed, RawResult, Settlement, Succeeded
 from .tool import ToolContext, ToolOutput
@@ -36,7 +36,7 @@ RETENTION_SECONDS: Final = 3.0
 OnLost = Callable[[ToolContext, str], None]
 """Told in the loop, synchronously, that a complete output could not be kept, and why."""
 
-_log = structlog.get_logger("steerway.tools")
+_log = Logger("steerway.tools")
 
 
 class OutputBounds:

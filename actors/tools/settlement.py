@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-import structlog
 import trio
 
 from ...protocol.values import (
@@ -25,6 +24,7 @@ from ...protocol.values import (
     ManagedOutput,
     ToolContent,
 )
+from ..logs import Logger
 from .capture import clean
 from .tool import DeclinedError, InvalidInput, InvalidOutput, Tool, ToolContext, ToolFailure, ToolOutput
 
@@ -33,7 +33,7 @@ MAX_MESSAGE: Final = 2_000
 
 _RAW_EXCERPT: Final = 200
 
-_log = structlog.get_logger("steerway.tools")
+_log = Logger("steerway.tools")
 
 
 @dataclass(frozen=True, slots=True)

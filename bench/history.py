@@ -1,0 +1,128 @@
+"""What does a turn cost as its history grows, beyond sending that history?
+
+Rules:
+- Sessions of 10, 1,000 and 10,000 stored messages get one prompt after another; the provider is a real HTTP server in another
+  process that answers 50 deltas in one piece. Counted is the CPU time of the runtime's process for a turn.
+- The raw limit sends a body of the same size through the same HTTP library, made before, and reads the same answer.
+- Beside it stand the steps that see the whole history, each by itself, over the 10,000 messages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import httpx2
+from measure import Finding, Medians, beside, interleave, report, scratch_folder
+from plain_turns import DELTAS, asking
+from stack import Stack, open_stack
+from stored import MODEL, QUESTION, fill
+
+from steerway.actors.session.letters import Admit, Wait
+from steerway.protocol.llm.invariants import check
+from steerway.protocol.llm.lowering import lower
+from steerway.protocol.llm.openai_chat import OpenAIChatAdapter
+from steerway.protocol.llm.request import Generation, LLMRequest, RequestMessage
+from steerway.protocol.values.ids import SessionId
+from steerway.protocol.values.prompt import Prompt
+from steerway.storage.database import open_reader
+from support.bare_reader import open_client
+from support.serve_provider import running_provider
+
+SIZES = {10: 16, 1_000: 8, 10_000: 2}
+"""Messages of history, and how many sessions have so many."""
+
+
+async def turns(stack: Stack, sessions: Sequence[SessionId]) -> float:
+    """CPU milliseconds of a turn: one in each session, one after another."""
+    begun = time.process_time()
+    for session_id in sessions:
+        letter = Admit(Prompt(text=QUESTION), id=None, delivery="steer", metadata=None, resume=True)
+        stack.sessions.post(session_id, letter)
+        await letter.answer.wait()
+        idle = Wait()
+        stack.sessions.post(session_id, idle)
+        await idle.answer.wait()
+    return 1e3 * (time.process_time() - begun) / len(sessions)
+
+
+async def send_bare(client: httpx2.AsyncClient, url: str, body: bytes, times: int) -> float:
+    """CPU milliseconds to post the body and read the answer."""
+    begun = time.process_time()
+    for _ in range(times):
+        async with client.stream("POST", url, content=body, headers={"content-type": "application/json"}) as response:
+            async for _ in response.aiter_raw():
+                pass
+    return 1e3 * (time.process_time() - begun) / times
+
+
+def request_of(messages: tuple[RequestMessage, ...]) -> LLMRequest:
+    """As a turn asks."""
+    return LLMRequest(
+        model=MODEL.id,
+        system=(),
+        messages=messages,
+        tools=(),
+        tool_choice="auto",
+        generation=Generation(),
+        options={},
+        body={},
+        cache_key=None,
+    )
+
+
+async def timed(step: Callable[[], object]) -> float:
+    """CPU milliseconds of one step."""
+    begun = time.process_time()
+    step()
+    return 1e3 * (time.process_time() - begun)
+
+
+def report_steps(found: Medians, names: Sequence[str]) -> list[Finding]:
+    """One line a step."""
+    return [beside(f"of 10,000 messages: {name}", ours=f"{found[name]:.1f} ms") for name in names]
+
+
+async def measure() -> list[Finding]:
+    """Turns by size, then the steps of the largest."""
+    with running_provider(deltas=DELTAS, one_piece=True) as provider, scratch_folder() as folder:
+        made = fill(folder / "sessions.db", [size // 2 for size, count in SIZES.items() for _ in range(count)])
+        of_size: dict[int, list[SessionId]] = {}
+        for size, count in SIZES.items():
+            of_size[size], made = made[:count], made[count:]
+        adapter, url = OpenAIChatAdapter(), f"{provider.url}/chat/completions"
+        async with open_stack(folder, asking(provider.url)) as stack, open_client() as client:
+            variants: dict[str, Callable[[], Awaitable[float]]] = {}
+            for size, sessions in of_size.items():
+                history = await stack.storage.read(lambda reader, first=sessions[0]: reader.history(first))
+                body = adapter.encode(request_of(lower(history, MODEL))).body
+                variants[f"turn {size}"] = partial(turns, stack, sessions)
+                variants[f"bare {size}"] = partial(send_bare, client, url, body, len(sessions))
+            found = await interleave(variants)
+            largest = of_size[max(SIZES)][0]
+            history = await stack.storage.read(lambda reader: reader.history(largest))
+            messages = lower(history, MODEL)
+            reader = open_reader(folder / "sessions.db")
+            steps: dict[str, Callable[[], object]] = {
+                "reading and decoding": lambda: reader.history(largest),
+                "lowering": lambda: lower(history, MODEL),
+                "checking": lambda: check(messages),
+                "encoding": lambda: adapter.encode(request_of(messages)),
+            }
+            by_step = await interleave({name: partial(timed, step) for name, step in steps.items()})
+            reader.close()
+    lines = [
+        beside(
+            f"a turn over {size:,} messages, CPU, against sending them",
+            ours=f"{found[f'turn {size}']:.1f} ms",
+            raw=f"{found[f'bare {size}']:.1f} ms",
+            ratio=found.ratio(f"turn {size}", f"bare {size}"),
+        )
+        for size in SIZES
+    ]
+    return [*lines, *report_steps(by_step, list(steps))]
+
+
+if __name__ == "__main__":
+    report(measure)
