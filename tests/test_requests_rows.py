@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from steerway.protocol.operations import ListSessions
-from steerway.protocol.values import CallId, Failure, MessageId, SessionId, ToolCalled, ToolFailed
+from steerway.protocol.values import Admission, CallId, Failure, MessageId, SessionId, ToolCalled, ToolFailed
 from steerway.protocol.values.errors import (
     ConflictError,
     MessageNotFoundError,
