@@ -21,11 +21,10 @@ from ..protocol.values.errors import DeclaredError, SubscriberOverflowError
 from ..protocol.values.event import Event, EventData, ServerConnected, ServerDisposed, ServerHeartbeat, Synced
 from ..protocol.values.ids import SessionId
 from ..storage.journal import StoredEvent
-from ..storage.reader import Reader
+from ..storage.reader import PAGE_BYTES, PAGE_ROWS, Reader
 from .published import Outbound, Published
 from .subscriber import HIGH_WATER, DurableSubscriber, LiveSubscriber, OnEnd, Ring, Subscription, Way, way
 
-PAGE = 512
 HEARTBEAT_SECONDS = 15
 
 _Page = list[tuple[int, bytes]]
@@ -267,7 +266,7 @@ class Feed:
                 return
             free = self._served(subscriber, subscriber.send_page(page, partial(self._synced, subscriber.session_id)))
             ring = self._rings.get(subscriber.session_id)
-            if free and len(page) < PAGE and ring is not None and self._serve_from_ring(subscriber, ring):
+            if free and _is_last(page) and ring is not None and self._serve_from_ring(subscriber, ring):
                 subscriber.direct = True  # no await lies between the last look into the ring and this
                 return
 
@@ -296,4 +295,9 @@ class _Handle:
 
 
 def _page(reader: Reader, session_id: SessionId, after: int) -> _Page:
-    return reader.events_page(session_id, after, PAGE)
+    return reader.events_page(session_id, after, PAGE_ROWS)
+
+
+def _is_last(page: _Page) -> bool:
+    """Whether nothing was behind the page when it was read."""
+    return len(page) < PAGE_ROWS and sum(len(body) for _, body in page) < PAGE_BYTES

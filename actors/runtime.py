@@ -202,12 +202,11 @@ class House:
                 await self._models.aclose()
                 await self._blocking.run(database.close)
 
-    async def stop(self) -> None:
-        """Ask for the orderly end. Returns at once."""
+    def stop(self) -> None:
+        """Ask for the orderly end."""
         self._stop.set()
-        await trio.lowlevel.cancel_shielded_checkpoint()
 
-    def serve_memory(self, nursery: trio.Nursery) -> Transport:
+    def serve_memory(self) -> Transport:
         """A connection inside the process: the client's half of it."""
         actors, router = self._alive()
         transport, peer = memory_pair(ended=TransportClosed)
@@ -399,7 +398,8 @@ async def open_runtime(
     parameters so that tests own them.
 
     Raises `StoreInUseError`, `StoreVersionError`, `StoreUnsuitableError` or `StorageUnavailableError` when the store cannot be
-    opened. Leaving the block, also by cancellation, releases everything: tasks, database, files, connections.
+    opened. Leaving the block, also by cancellation, releases everything: tasks, database, files, connections. Cancelled
+    while it starts, it first comes to the end of its start.
     """
     if configuration is None:
         configuration = load_settings(Surroundings.of_process()).configuration
@@ -418,15 +418,16 @@ async def open_runtime(
         tools=tools,
     )
     async with Background() as nursery:
-        await nursery.start(house.run)
+        with trio.CancelScope(shield=True):  # a house that was given up halfway could not be told to stop
+            await nursery.start(house.run)
         try:
-            runtime = Runtime(house, house.serve_memory(nursery), nursery)
+            runtime = Runtime(house, house.serve_memory(), nursery)
             try:
                 yield runtime
             finally:
                 await runtime.aclose()
         finally:
-            await house.stop()
+            house.stop()
 
 
 def _config_folder() -> str:

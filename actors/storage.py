@@ -92,6 +92,7 @@ class StorageActor:
         self._waiting: deque[_Posted[Any]] = deque()
         self._arrival = trio.Event()
         self._closed = False
+        self._ended = False
         self._statistics = StorageStatistics()
         self._idle_readers: list[tuple[Worker, Reader]] = []
         self._reader_limit = trio.CapacityLimiter(READERS)
@@ -166,15 +167,18 @@ class StorageActor:
     async def read(self, query: Callable[[Reader], T]) -> T:
         """The value of `query(reader)` on a read-only connection; it sees every commit answered before the call.
 
-        One query is one page: no read transaction outlives it. Cancelling waits for the page.
+        One query is one page: no read transaction outlives it. Cancelling waits for the page. Raises what the query raises, and
+        `StorageUnavailableError` where the disk fails.
         """
         async with self._reader_limit:
             # The reader that rested last has the warmest cache; its own thread is a third of the price of a borrowed one.
             worker, reader = self._idle_readers.pop() if self._idle_readers else await self._open_reader()
             try:
-                return await worker.run(lambda: query(reader))
+                return await worker.run(lambda: reader.answer(query))
             finally:
                 self._idle_readers.append((worker, reader))
+                if self._ended:
+                    self._close_readers()
 
     async def _open_reader(self) -> tuple[Worker, Reader]:
         worker = self._blocking.worker("steerway-reader")
@@ -199,19 +203,22 @@ class StorageActor:
                     group = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_GROUP))]
                     await self._commit_group(worker.run, group)
             finally:
-                self._closed = True
+                self._closed = self._ended = True
                 while self._waiting:
-                    self._finish(self._waiting.popleft(), Refused(ServiceUnavailableError("The storage actor has ended.")))
+                    self._finish(self._waiting.popleft(), Refused(_over()))
                 worker.close()
-                for reading, reader in self._idle_readers:
-                    reading.close()
-                    reader.close()
-                self._idle_readers.clear()
+                self._close_readers()
 
     def close(self) -> None:
         """Take nothing more. Synchronous, so that it works in a `finally` of a cancelled task."""
         self._closed = True
         self._arrival.set()
+
+    def _close_readers(self) -> None:
+        for worker, reader in self._idle_readers:
+            worker.close()
+            reader.close()
+        self._idle_readers.clear()
 
     async def _commit_group(self, run: _Run, group: list[_Posted[Any]]) -> None:
         runnable: list[_Posted[Any]] = []
@@ -224,7 +231,12 @@ class StorageActor:
             return
         members = [Member(posted.work, posted.chain) for posted in runnable]
         writer = self._database.writer
-        outcomes = await run(lambda: writer.commit(members))
+        try:
+            outcomes = await run(lambda: writer.commit(members))
+        except BaseException:  # a defect, which ends the runtime; those who wait shielded for this group must learn of it
+            for posted in runnable:
+                self._finish(posted, Refused(_over()))
+            raise
         statistics = self._statistics
         statistics.groups += 1
         statistics.members += len(members)
@@ -272,3 +284,7 @@ class StorageActor:
         if then is not None:
             then(error)
         return refused(error)
+
+
+def _over() -> ServiceUnavailableError:
+    return ServiceUnavailableError("The storage actor has ended.")

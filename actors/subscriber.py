@@ -4,14 +4,15 @@ Rules:
 - A live subscriber that falls behind keeps a queue of what it has not been sent, within a budget in bytes and in frames; only
   adjacent deltas of one fragment are joined for it. Beyond the budget it is lost, and only it.
 - A durable subscriber is the next sequence it needs. It does not matter where an event comes from: what lies behind the
-  cursor is skipped, so ring and pages may overlap (ruling A13).
+  cursor is skipped, so ring and pages may overlap (ruling A13). It is given no more than its connection takes: what is left of
+  a page or a ring is read again once there is room.
 - Nothing here waits or starts tasks; the feed does.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -118,29 +119,40 @@ class DurableSubscriber:
         self.direct = False
 
     def send(self, events: Sequence[Published], synced: Callable[[int], Published]) -> Way:
-        """Send the events from the cursor on, and the `synced` item in its place."""
-        outbound, number = self.outbound, self.number
-        framed = [
-            (event.seq, event.frame(outbound, number)) for event in events if event.seq is not None and event.seq >= self.cursor
-        ]
+        """Send the events from the cursor on, and the `synced` item in its place, as far as the connection takes them."""
+        outbound, number, cursor = self.outbound, self.number, self.cursor
+        framed = (
+            (event.seq, event.frame(outbound, number)) for event in events if event.seq is not None and event.seq >= cursor
+        )
         return self._send(framed, synced)
 
     def send_page(self, page: Sequence[tuple[int, bytes]], synced: Callable[[int], Published]) -> Way:
         """The same for rows of storage. What is framed here serves nobody else, so nothing of it is kept."""
         outbound, number, cursor = self.outbound, self.number, self.cursor
+        bodies = ((seq, body) for seq, body in page if seq >= cursor)
         if not outbound.codec.binary:
-            page = [(seq, event_as_json(body)) for seq, body in page if seq >= cursor]
-        return self._send([(seq, item_frame(outbound, number, body)) for seq, body in page if seq >= cursor], synced)
+            bodies = ((seq, event_as_json(body)) for seq, body in bodies)
+        return self._send(((seq, item_frame(outbound, number, body)) for seq, body in bodies), synced)
 
-    def _send(self, framed: Sequence[tuple[int, bytes]], synced: Callable[[int], Published]) -> Way:
-        outbound = self.outbound
+    def _send(self, framed: Iterable[tuple[int, bytes]], synced: Callable[[int], Published]) -> Way:
         run: list[bytes] = []
+        size = 0
         self._announce(run, synced)
         for seq, frame in framed:
             run.append(frame)
+            size += len(frame)
             self.cursor = seq + 1
             if self.synced_at is not None:
                 self._announce(run, synced)
+            if size > HIGH_WATER:
+                state = self._hand_over(run)
+                if state is not Way.FREE:
+                    return state
+                run, size = [], 0
+        return self._hand_over(run)
+
+    def _hand_over(self, run: Sequence[bytes]) -> Way:
+        outbound = self.outbound
         if not run:
             return Way.FREE
         if outbound.joinable:

@@ -23,6 +23,7 @@ FOLDER = Path(__file__).resolve().parent
 RESULTS = FOLDER / "RESULTS.md"
 QUESTIONS = {
     "admissions": "How much of a bare batching thread is left when 256 callers admit prompts durably at the same time?",
+    "decoding": "What does decoding a provider's stream cost, beyond splitting it and parsing its JSON?",
     "fan_out": "How close does delivery come to a bare loop that sends bytes?",
     "history": "What does a turn cost as its history grows, beyond sending that history?",
     "idle": "What does a session cost in memory while it rests, and after it has left?",

@@ -6,8 +6,11 @@ never keeps the write-ahead log from being truncated; what one call answers is o
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import TypeVar
+
+import apsw
 
 from ..protocol.operations import ListMessages, ListSessions
 from ..protocol.values import (
@@ -23,7 +26,7 @@ from ..protocol.values import (
     Session,
     SessionId,
 )
-from ..protocol.values.errors import MessageNotFoundError, PermissionNotFoundError
+from ..protocol.values.errors import MessageNotFoundError, PermissionNotFoundError, StorageUnavailableError
 from ..protocol.values.ids import RequestId
 from ..protocol.values.permission import PermissionRequest, SavedPermission
 from ..protocol.values.question import QuestionRequest
@@ -36,8 +39,11 @@ from .requests import RequestState
 from .sessions import SessionRecord
 from .statements import Connection
 
+T = TypeVar("T")
+
 PAGE_ROWS = 512
-"""Events a page holds unless told."""
+PAGE_BYTES = 1024 * 1024
+"""What a page of events holds unless told: so many events, and none behind the one that makes it this large."""
 
 
 class Reader:
@@ -50,6 +56,13 @@ class Reader:
     def close(self) -> None:
         """Close the connection. Harmless when done twice."""
         self._connection.close()
+
+    def answer(self, query: Callable[[Reader], T]) -> T:
+        """The value of `query(reader)`. Raises `StorageUnavailableError` where SQLite or the disk fails."""
+        try:
+            return query(self)
+        except apsw.Error as error:
+            raise StorageUnavailableError(f"The store could not be read ({error}).", reason=type(error).__name__) from error
 
     # --- sessions ---
 
@@ -170,13 +183,26 @@ class Reader:
         """How many compactions failed in a row, counted up to `limit`; a model switch begins anew."""
         return messages.failures_in_a_row(self._cursor, session_id, limit)
 
-    def events_page(self, session_id: SessionId, after: int, limit: int = PAGE_ROWS) -> list[tuple[int, bytes]]:
-        """Up to `limit` events behind the sequence `after`, as `(seq, body)`. Raises `SessionNotFoundError`."""
-        rows = self._cursor.execute(
-            "SELECT seq, body FROM event WHERE session = (SELECT key FROM session WHERE id = ?) AND seq > ?"
-            " ORDER BY seq LIMIT ?",
-            (session_id, after, limit),
-        ).fetchall()
+    def events_page(
+        self, session_id: SessionId, after: int, limit: int = PAGE_ROWS, size: int = PAGE_BYTES
+    ) -> list[tuple[int, bytes]]:
+        """Up to `limit` events behind the sequence `after`, as `(seq, body)`; fewer once their bodies have `size` bytes.
+
+        Raises `SessionNotFoundError`.
+        """
+        rows: list[tuple[int, bytes]] = []
+        try:
+            for seq, body in self._cursor.execute(
+                "SELECT seq, body FROM event WHERE session = (SELECT key FROM session WHERE id = ?) AND seq > ?"
+                " ORDER BY seq LIMIT ?",
+                (session_id, after, limit),
+            ):
+                rows.append((seq, body))
+                size -= len(body)
+                if size <= 0:
+                    break
+        finally:
+            self._cursor.execute("")  # ends a statement that was left in the middle, and its read transaction with it
         if not rows:
             self.head(session_id)
         return rows

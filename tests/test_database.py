@@ -254,7 +254,7 @@ def test_a_killed_writer_loses_nothing_that_it_acknowledged(tmp_path: Path) -> N
     acknowledged += [int(line) for line in rest.splitlines(keepends=True) if line.endswith("\n")]
     database = open_store(path)
     reader = database.open_reader()
-    seqs = [seq for seq, _ in reader.events_page(S, 0, 1_000_000)]
+    seqs = [seq for seq, _ in reader.events_page(S, 0, 1_000_000, 1 << 40)]
     reader.close()
     database.close()
     assert seqs == list(range(1, len(seqs) + 1))

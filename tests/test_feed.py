@@ -423,6 +423,23 @@ async def test_a_slow_durable_subscriber_is_served_from_pages_and_never_dropped(
         assert ends.seen == []
 
 
+@pytest.mark.parametrize("joinable", [True, False])
+async def test_a_replay_of_large_events_queues_no_more_than_a_few_of_them(joinable: bool) -> None:
+    """Ruling D4 closes a connection with too much unsent: a long replay must never be the reason."""
+    async with running() as (feed, log):
+        log.size = HIGH_WATER // 2
+        log.append(100)
+        pipe = Pipe(joinable=joinable)
+        watch(feed, pipe, log)
+        got: list[Event] = []
+        await wait_all_tasks_blocked()
+        while fresh := pipe.read():
+            assert len(fresh) <= 5
+            got += fresh
+            await wait_all_tasks_blocked()
+        assert seqs(got) == [*range(1, 101), -100]
+
+
 async def test_a_session_that_ends_ends_its_durable_subscribers_only() -> None:
     async with running() as (feed, log):
         other = Log(feed, TWO)
@@ -472,7 +489,7 @@ async def test_no_schedule_of_publishing_and_reading_makes_a_gap_or_a_duplicate(
     """Subscribers join anywhere, read now and then, some leave; each is sent its range once, in order, and synced once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subscriber_module, "RING_EVENTS", ring)
-        patch.setattr("steerway.actors.feed.PAGE", 4)
+        patch.setattr("steerway.actors.feed.PAGE_ROWS", 4)
         async with running() as (feed, log):
             watchers: list[tuple[Pipe, int, int, list[Event]]] = []
             subscriptions: list[Any] = []

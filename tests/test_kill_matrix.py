@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import trio
 
-from steerway import Client, connect
+from steerway import Client
 from steerway.protocol.values import (
     Admission,
     FailedOutcome,
@@ -41,64 +40,11 @@ from steerway.protocol.values import (
 )
 from steerway.protocol.values.errors import ClientError
 from support.answers import Answer, answer, cut, hold, reasoning, status, stream, text, tool_call
-from support.doctor import assert_healthy
 from support.house import said
-from support.matrix import Plans, Witness, at_rest, cut_turn, gaps, goes_on, held_turn, pace, unpromoted, whole_turn
-from support.program import SECONDS, Home, Serving
-from support.provider import Provider, Request, open_provider
-
-READ = ("read", '{"path": "notes.txt"}')
-WRITE = ("write", '{"path": "new.txt", "content": "new"}')
-WRITE_TOO = ("write", '{"path": "other.txt", "content": "new"}')
-QUESTION = ("question", '{"questions": [{"question": "Which one?", "header": "Choice"}]}')
-BUSY = ("shell", '{"command": "echo up; while [ -e guard ]; do sleep 0.2; done"}')
-"""Runs until the test removes its guard: the kill of its server does not end it."""
-
-
-class Site:
-    """A home with a configuration, a provider, and what its conversations are answered."""
-
-    def __init__(self, folder: Path, provider: Provider, plans: Plans) -> None:
-        self.provider = provider
-        self.plans = plans
-        self.home = Home(folder)
-        (self.home.work / "notes.txt").write_text("Notes.\n")
-        self.guard = self.home.work / "guard"
-        self.guard.touch()
-        self._configuration = folder / "steerway.toml"
-        self._configuration.write_text(
-            f"""
-            [models]
-            default = "scripted/scripted"
-            [providers.scripted]
-            protocol = "openai-chat"
-            base_url = "{provider.base_url}"
-            [[agents.build.permissions]]
-            action = "shell"
-            resource = "*"
-            effect = "allow"
-            """
-        )
-        self.arguments = ("--config", str(self._configuration))
-
-    @asynccontextmanager
-    async def serving(self) -> AsyncGenerator[tuple[Serving, Client]]:
-        """A server, and a client of it."""
-        with self.home.serving(*self.arguments) as serving:
-            async with connect(serving.url, token=serving.token) as client:
-                yield serving, client
-
-
-@asynccontextmanager
-async def open_site(folder: Path) -> AsyncGenerator[Site]:
-    plans = Plans()
-    async with open_provider(respond=plans) as provider:
-        site = Site(folder / "home", provider, plans)
-        try:
-            yield site
-        finally:
-            site.guard.unlink(missing_ok=True)
-    assert_healthy(site.home.store)
+from support.matrix import Witness, at_rest, cut_turn, gaps, goes_on, held_turn, pace, unpromoted, whole_turn
+from support.program import SECONDS, Serving
+from support.provider import Request
+from support.site import BUSY, QUESTION, READ, WRITE, WRITE_TOO, Plans, Site, open_site
 
 
 class Scene:

@@ -311,11 +311,20 @@ def test_events_come_in_pages_behind_a_sequence(fresh: tuple[Database, Reader]) 
     assert [seq for seq, _ in reader.events_page(S, 5, limit=2)] == [6, 7]
 
 
+def test_a_page_of_large_events_ends_with_the_one_that_fills_it(fresh: tuple[Database, Reader]) -> None:
+    database, reader = fresh
+    append(database, S, *(SyntheticAdded(message_id=MessageId(f"msg_{number}"), text="x" * 400_000) for number in range(5)))
+    assert [seq for seq, _ in reader.events_page(S, 1)] == [2, 3, 4]
+    assert [seq for seq, _ in reader.events_page(S, 4)] == [5, 6]
+    assert [seq for seq, _ in reader.events_page(S, 1, size=1)] == [2]
+
+
 def test_no_read_transaction_outlives_a_call(fresh: tuple[Database, Reader]) -> None:
     database, reader = fresh
     append(database, S, admitted(MessageId("msg_1")))
     queries: list[Callable[[], object]] = [
         lambda: reader.events_page(S, 0, limit=1),
+        lambda: reader.events_page(S, 0, size=1),
         lambda: reader.find_prompt(MessageId("msg_1")),
         lambda: reader.sessions_page(ListSessions(limit=1)),
         lambda: reader.history(S),

@@ -145,6 +145,24 @@ async def test_the_cancellation_of_the_embedding_nursery_settles_too(tmp_path: P
     assert end.reason == "shutdown"
 
 
+@pytest.mark.parametrize("checkpoints", [0, 1, 2, 4, 8, 16])
+async def test_a_start_that_is_cancelled_ends_and_frees_the_store(tmp_path: Path, checkpoints: int) -> None:
+    async def cancel(scope: trio.CancelScope) -> None:
+        for _ in range(checkpoints):
+            await trio.lowlevel.checkpoint()
+        scope.cancel()
+
+    async with open_provider() as provider:
+        settings = configuration(provider)
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cancel, nursery.cancel_scope)
+                async with open_runtime(tmp_path / "sessions.db", configuration=settings):
+                    await trio.sleep_forever()
+            async with open_runtime(tmp_path / "sessions.db", configuration=settings) as runtime:
+                assert (await runtime.sessions.list()).items == ()
+
+
 async def test_the_settlement_comes_before_the_disposal_and_that_before_the_close(tmp_path: Path) -> None:
     """Ruling D3, seen by a client on a socket."""
     held = hold()

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import apsw
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -23,6 +24,7 @@ from steerway.protocol.values.errors import (
 )
 from steerway.storage.database import Database
 from steerway.storage.journal import StoredEvent
+from steerway.storage.reader import Reader
 from support.stores import appending, open_store, session_created
 
 T = TypeVar("T")
@@ -273,6 +275,66 @@ async def test_it_outlives_the_cancellation_of_its_nursery_until_it_is_closed(tm
             assert (await actor.read(lambda reader: reader.session(ONE))).head == 1
         actor.close()
     database.close()
+
+
+async def test_a_defect_of_the_writer_ends_the_actor_and_everybody_who_waits_learns_of_it(tmp_path: Path) -> None:
+    def interrupt(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    answers: list[Any] = []
+
+    async def meet_it() -> None:
+        gate = Gate()
+        async with opened(tmp_path, gate) as house:
+            chain = Chain()
+            answers.extend(
+                [
+                    house.actor.post(creating(ONE)),
+                    house.actor.post(interrupt, chain=chain),
+                    house.actor.post(creating(TWO)),
+                ]
+            )
+            house.actor.post_live(delta("never"), chain)
+            await wait_all_tasks_blocked()
+            answers.append(house.actor.post(creating(THREE)))
+            gate.opened.set()
+            await house.actor.gate(chain)
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await meet_it()
+    assert caught.group_contains(KeyboardInterrupt)
+    for posted in answers:
+        with pytest.raises(ServiceUnavailableError):
+            posted.result()
+
+
+async def test_a_failing_disk_is_told_to_whoever_reads(tmp_path: Path) -> None:
+    def broken(_: Any) -> None:
+        raise apsw.IOError("disk I/O error")
+
+    async with opened(tmp_path) as house:
+        with pytest.raises(StorageUnavailableError):
+            await house.actor.read(broken)
+
+
+async def test_a_reader_that_is_given_back_after_the_end_is_closed(tmp_path: Path) -> None:
+    class Slow(Gate):
+        """Readers wait; commits do not."""
+
+        def worker(self, name: str) -> Worker:
+            return super().worker(name) if name == "steerway-reader" else InlineWorker()
+
+    def head(reader: Reader) -> int:
+        return reader.head(ONE)
+
+    slow = Slow()
+    async with trio.open_nursery() as outer:
+        async with opened(tmp_path, slow) as house:
+            await house.actor.commit(creating(ONE))
+            outer.start_soon(house.actor.read, head)
+            await wait_all_tasks_blocked()
+        slow.opened.set()
+    assert vars(house.actor)["_idle_readers"] == []
 
 
 async def test_a_full_disk_fails_the_group_and_the_next_one_probes(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ class SessionActor:
         self._drain: Drain | None = None
         self._unsettled = True
         self._shutting_down = False
+        self._last_word: Exception = ServiceUnavailableError("The runtime is stopping.")
         self._nursery: trio.Nursery | None = None
         self.last_outcome: Outcome | None = None
 
@@ -147,6 +148,11 @@ class SessionActor:
         """The runtime stops, or the session is removed: cancel the drain with reason `shutdown`; no successor follows."""
         self._shutting_down = True
         self._coordinator.take(Input.CLOSE)
+
+    def dismiss(self, error: Exception | None) -> None:
+        """Take no more letters. `error`, if given, is the answer to those that are there and to everybody who waits."""
+        self._last_word = error or self._last_word
+        self.mailbox.close(error)
 
     async def wait_settled(self) -> None:
         """Until no drain owns the session. For shutdown; clients wait with a letter."""
@@ -222,9 +228,8 @@ class SessionActor:
             await posted.wait()
 
     def _answer_everybody(self) -> None:
-        error = ServiceUnavailableError("The runtime is stopping.")
-        self._coordinator.close(error)
-        self._prompts.close(error)
+        self._coordinator.close(self._last_word)
+        self._prompts.close(self._last_word)
 
     # --- letters -----------------------------------------------------------------------------------------------------
 

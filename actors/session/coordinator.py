@@ -78,7 +78,8 @@ class Coordinator:
     async def wait_settled(self) -> None:
         """Until no drain owns the session. For shutdown and removal; clients wait with a letter."""
         while self.working:
-            self._rest = trio.Event()
+            if self._rest.is_set():
+                self._rest = trio.Event()
             await self._rest.wait()
 
     def close(self, error: Exception) -> None:

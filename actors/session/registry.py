@@ -128,7 +128,7 @@ class SessionRegistry:
         entry = self._actors.get(session_id)
         if entry is not None:
             self._forget(entry[0])
-            entry[0].mailbox.close(error if removed else None)
+            entry[0].dismiss(error if removed else None)
             entry[1].cancel(reason="removed")
         if removed:
             self._removed(session_id, error)

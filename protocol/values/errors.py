@@ -170,7 +170,7 @@ class OverloadedError(DeclaredError):
 
 
 class StorageUnavailableError(DeclaredError):
-    """The store could not commit; nothing of the request was recorded."""
+    """The store could not commit, or could not be read; nothing of the request was recorded."""
 
     code = -32041
     retryable = True

@@ -313,7 +313,7 @@ def stored_sessions(path: Path) -> dict[SessionId, list[Event]]:
     reader = open_reader(path)
     try:
         return {
-            session.id: [decode_event(body) for _, body in reader.events_page(session.id, 0, 100_000)]
+            session.id: [decode_event(body) for _, body in reader.events_page(session.id, 0, 100_000, 1 << 40)]
             for session in reader.sessions_page(ListSessions(limit=200)).items
         }
     finally:

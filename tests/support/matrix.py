@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import trio
@@ -63,7 +63,7 @@ from support.answers import (
     tool_call,
 )
 from support.house import read_events, said
-from support.provider import Provider, Request
+from support.provider import Provider
 
 DataT = TypeVar("DataT", bound=EventData)
 
@@ -106,6 +106,11 @@ def cut_turn(share: float, held: Hold, call: tuple[str, str] = LOOK) -> Answer:
     body = b"".join(piece for piece in rendered if isinstance(piece, bytes))
     at = body.index(b"[DONE]") + 2 if share == 1 else int(len(body) * share)
     return stream(raw(body[:at]), held, raw(body[at:]))
+
+
+def pace(parts: Sequence[Part], seconds: float) -> Block:
+    """The parts with a pause before each."""
+    return tuple(item for part in parts for item in (Delay(seconds), part))
 
 
 # --- who watches --------------------------------------------------------------------------------------------------
@@ -221,31 +226,3 @@ async def goes_on(client: Client, session: SessionId, provider: Provider) -> Non
     asked = [line for request in provider.requests[before:] for line in said(request)]
     assert ("user", NEXT) in asked
     assert provider.violations == []
-
-
-# --- answers by conversation --------------------------------------------------------------------------------------
-
-
-class Plans:
-    """A responder that answers by what the conversation began with; what has no plan (any more) is answered "Done."."""
-
-    def __init__(self) -> None:
-        self._plans: dict[str, Callable[[Request], Answer]] = {}
-
-    def plan(self, opening: str, respond: Callable[[Request], Answer]) -> None:
-        """Answer the requests of the conversation whose first prompt is `opening`."""
-        self._plans[opening] = respond
-
-    def forget(self) -> None:
-        """From now on every answer is "Done."."""
-        self._plans.clear()
-
-    def __call__(self, request: Request) -> Answer:
-        opening = next((line for role, line in said(request) if role == "user"), "")
-        respond = self._plans.get(opening)
-        return answer(text("Done.")) if respond is None else respond(request)
-
-
-def pace(parts: Sequence[Part], seconds: float) -> Block:
-    """The parts with a pause before each."""
-    return tuple(item for part in parts for item in (Delay(seconds), part))
