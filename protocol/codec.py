@@ -1,8 +1,11 @@
 """The two encodings of one contract: MessagePack in binary frames, JSON in text frames.
 
 Rules:
-- What a peer sends is unpacked with hard limits (size, depth, kinds of values) before anything looks at it. What both codecs
-  cannot carry alike is refused: integers beyond 64 bits, NaN and infinities, keys that are not strings (ruling B14).
+- What a peer sends is unpacked with hard limits (size, depth, number and kinds of values) before anything looks at it. What
+  both codecs cannot carry alike is refused: integers beyond 64 bits, NaN and infinities, keys that are not strings (ruling
+  B14).
+- Too many values are refused before they are made: millions of tiny ones fit into one frame, and making them would hold up
+  everybody else for many seconds.
 - What we send is encoded by msgspec straight from the Structs. An event's encoded bytes come last in its frame, so that
   one encoding serves every subscriber (wire contract, "Envelope").
 """
@@ -10,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, Protocol, TypeVar
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
@@ -19,10 +23,11 @@ T = TypeVar("T")
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 MAX_DEPTH = 64
-MAX_ITEMS = 1_000_000
-"""Elements of one array or map, which bounds what a small frame can make us allocate."""
+MAX_VALUES = 100_000
+"""Values in one message of a peer, which bounds what a small frame can make us allocate and the time it takes."""
 
 _unpackb: Any = msgpack.unpackb  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+_JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
 
 
@@ -94,6 +99,35 @@ def check_plain(value: Any) -> None:
                 raise MalformedFrameError(f"it holds a value of a kind that is not allowed ({type(item).__name__})")
 
 
+def _too_many() -> MalformedFrameError:
+    return MalformedFrameError(f"it holds more than {MAX_VALUES} values")
+
+
+def _count_json(frame: bytes) -> None:
+    """Raise `MalformedFrameError` when a text must hold more than `MAX_VALUES` values, without making one of them."""
+    if _most_values(frame) > MAX_VALUES:  # if so, it may still be the punctuation of a long text
+        bare, strings = _JSON_STRING.subn(b"", frame, count=2 * MAX_VALUES)
+        if strings == 2 * MAX_VALUES or _most_values(bare) > MAX_VALUES:
+            raise _too_many()
+
+
+def _most_values(text: bytes) -> int:
+    return sum(map(text.count, (b",", b"[", b"{")))
+
+
+class _Counted:
+    """Counts values while they are unpacked, container by container, and stops when they are too many."""
+
+    def __init__(self) -> None:
+        self._left = MAX_VALUES
+
+    def __call__(self, container: Any) -> Any:
+        self._left -= 1 + len(container)
+        if self._left < 0:
+            raise _too_many()
+        return container
+
+
 class MsgpackCodec:
     """`steerway.v1.msgpack`."""
 
@@ -108,6 +142,8 @@ class MsgpackCodec:
         return self._encoder.encode(value)
 
     def unpack(self, frame: bytes) -> Any:
+        # A frame of so many bytes holds no more values than that.
+        counted = _Counted() if len(frame) > MAX_VALUES else None
         try:
             value: Any = _unpackb(
                 frame,
@@ -115,9 +151,11 @@ class MsgpackCodec:
                 strict_map_key=True,
                 max_str_len=MAX_MESSAGE_BYTES,
                 max_bin_len=MAX_MESSAGE_BYTES,
-                max_array_len=min(MAX_ITEMS, len(frame)),
-                max_map_len=min(MAX_ITEMS, len(frame)),
+                max_array_len=min(MAX_VALUES, len(frame)),
+                max_map_len=min(MAX_VALUES, len(frame)),
                 max_ext_len=0,
+                list_hook=counted,
+                object_hook=counted,
             )
         except (ValueError, RecursionError) as error:
             raise MalformedFrameError("it is not one complete MessagePack value within the limits") from error
@@ -149,6 +187,8 @@ class JsonCodec:
         return self._encoder.encode(value)
 
     def unpack(self, frame: bytes) -> Any:
+        if len(frame) > MAX_VALUES:
+            _count_json(frame)
         try:
             value: Any = msgspec.json.decode(frame)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

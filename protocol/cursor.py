@@ -46,7 +46,8 @@ class MessagesCursor(Value, tag_field="kind", tag="messages"):
 
 CursorT = TypeVar("CursorT", SessionsCursor, MessagesCursor)
 
-MAX_CURSOR_LENGTH = 8192
+MAX_CURSOR_LENGTH = 32 * 1024
+"""Room for the longest query that a list takes."""
 
 _encoder = msgspec.msgpack.Encoder()
 

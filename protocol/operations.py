@@ -1,12 +1,13 @@
 """Every public operation, as data: parameters, result, declared errors, guards.
 
-Params are always an object; an unknown field is `InvalidRequestError` naming it (ruling C1). The order of this file is the
-order of the documents made from it.
+Params are always an object; an unknown field is `InvalidRequestError` naming it (ruling C1), and so is a text beyond its
+length: what one caller writes into a list must leave room for everybody else's, and a search must not cost the machine. The
+order of this file is the order of the documents made from it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -52,6 +53,14 @@ from .values.session import (
 )
 from .values.value import Value
 
+Title = Annotated[str, msgspec.Meta(max_length=1_000)]
+SearchText = Annotated[str, msgspec.Meta(max_length=200)]
+"""The index of titles takes time and memory with the square of its length."""
+Directory = Annotated[str, msgspec.Meta(max_length=4_096)]
+Name = Annotated[str, msgspec.Meta(max_length=200)]
+"""Of an agent, a saved approval, or whatever else is looked up."""
+Remark = Annotated[str, msgspec.Meta(max_length=65_536)]
+
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Root of all parameter objects: unlike values, they refuse what they do not know."""
@@ -65,8 +74,8 @@ class CreateSession(Params, frozen=True, kw_only=True):
     id: SessionId | None = None
     location: Location | None = None
     parent_id: SessionId | None = None
-    title: str | None = None
-    agent: str | None = None
+    title: Title | None = None
+    agent: Name | None = None
     model: ModelRef | None = None
     metadata: dict[str, Any] | None = None
 
@@ -78,9 +87,9 @@ class SessionParams(Params, frozen=True, kw_only=True):
 class ListSessions(Params, frozen=True, kw_only=True):
     """Either a query, or the `cursor` of an earlier page and nothing else."""
 
-    directory: str | None = None
+    directory: Directory | None = None
     parent_id: SessionId | None = None
-    search: str | None = None
+    search: SearchText | None = None
     order: Order | None = None
     limit: int | None = None
     cursor: PageCursor | None = None
@@ -111,7 +120,7 @@ class UpdateSession(Params, frozen=True, kw_only=True):
     """What is left out stays as it is."""
 
     session_id: SessionId
-    title: str | None = None
+    title: Title | None = None
     metadata: dict[str, Any] | None = None
     budget: float | None = None
 
@@ -130,7 +139,7 @@ class MessageParams(Params, frozen=True, kw_only=True):
 
 class SwitchAgent(Params, frozen=True, kw_only=True):
     session_id: SessionId
-    agent: str
+    agent: Name
 
 
 class ListRequests(Params, frozen=True, kw_only=True):
@@ -142,28 +151,28 @@ class ListRequests(Params, frozen=True, kw_only=True):
 class PermissionAnswer(Params, frozen=True, kw_only=True):
     """`message` goes with `reject`: what the model should do instead."""
 
-    request_id: RequestId
+    request_id: Annotated[RequestId, msgspec.Meta(max_length=200)]
     reply: PermissionReply
-    message: str | None = None
+    message: Remark | None = None
 
 
 class ListSavedPermissions(Params, frozen=True, kw_only=True):
-    directory: str | None = None
+    directory: Directory | None = None
 
 
 class ForgetPermission(Params, frozen=True, kw_only=True):
-    id: str
+    id: Name
 
 
 class QuestionAnswer(Params, frozen=True, kw_only=True):
     """One list of answers for each question."""
 
-    request_id: RequestId
-    answers: tuple[tuple[str, ...], ...]
+    request_id: Annotated[RequestId, msgspec.Meta(max_length=200)]
+    answers: tuple[tuple[Remark, ...], ...]
 
 
 class QuestionParams(Params, frozen=True, kw_only=True):
-    request_id: RequestId
+    request_id: Annotated[RequestId, msgspec.Meta(max_length=200)]
 
 
 class MoveSession(Params, frozen=True, kw_only=True):

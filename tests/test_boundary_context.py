@@ -409,6 +409,6 @@ async def test_provider_context_shows_the_request_of_the_next_turn_and_changes_n
 
 def spoil(path: Path, statement: str) -> None:
     """Change a store behind its runtime's back."""
-    connection = apsw.Connection(str(path))
-    connection.cursor().execute(statement)
+    connection: Any = apsw.Connection(str(path))
+    connection.execute(statement)
     connection.close()

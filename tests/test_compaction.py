@@ -77,10 +77,10 @@ async def test_a_request_that_would_not_fit_is_summarised_first_and_the_same_ste
             assert [role for role, _ in said(after)] == ["user"]
             assert "## Goal\nWords." in said(after)[0][1]
             types = [event.type for event in await house.events(session)]
-        start = types.index(CompactionStarted.type)
-        expected = (PromptPromoted, CompactionStarted, CompactionCompleted, EpochStarted, TurnStarted)
-        assert types[start - 1 : start + 4] == [kind.type for kind in expected]
-        assert completed.tokens.output > 0
+            start = types.index(CompactionStarted.type)
+            expected = (PromptPromoted, CompactionStarted, CompactionCompleted, EpochStarted, TurnStarted)
+            assert types[start - 1 : start + 4] == [kind.type for kind in expected]
+            assert completed.tokens.output > 0
             assert "".join(delta.delta for delta in watch.of(CompactionDelta)).startswith("## Goal\nWords.")
             session_now = await house.sessions.get(session)
             assert session_now.tokens.input > completed.tokens.input

@@ -827,11 +827,18 @@ def test_messages_of_a_longer_request_begin_with_those_of_the_shorter() -> None:
 def test_reasoning_goes_back_only_where_the_provider_gave_that_field() -> None:
     foreign = AssistantMessage(content=(Reasoning(text="Hm", metadata={"anthropic": {"signature": "s"}}), Text(text="a")))
     alone = AssistantMessage(content=(Reasoning(text="Hm"),))
-    native = AssistantMessage(content=(Reasoning(text="Hm", metadata=REASONING_METADATA),))
+    native = AssistantMessage(content=(Reasoning(text="Hm", metadata=REASONING_METADATA), Text(text="b")))
     assert sent(request(foreign, alone, native))["messages"] == [
         {"role": "assistant", "content": "a"},
-        {"role": "assistant", "content": "", "reasoning_content": "Hm"},
+        {"role": "assistant", "content": "b", "reasoning_content": "Hm"},
     ]
+
+
+def test_an_answer_of_reasoning_alone_is_not_sent() -> None:
+    """The protocol has no message with neither text nor calls."""
+    thought = AssistantMessage(content=(Reasoning(text="Hm", metadata=REASONING_METADATA),))
+    question = UserMessage(content=(Text(text="And?"),))
+    assert sent(request(thought, question))["messages"] == [{"role": "user", "content": "And?"}]
 
 
 def test_calls_without_text_have_null_content_and_results_without_text_say_so() -> None:

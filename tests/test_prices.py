@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 from genai_prices import Usage
 from genai_prices.data_snapshot import get_snapshot
+from trio.testing import MockClock
 
 from steerway.actors.configuration import ANTHROPIC_BASE_URL, DEFAULT_BASE_URL, Configuration, Model, Provider
 from steerway.actors.models import ModelInfo, Models
 from steerway.actors.models.prices import UNKNOWN, look_up
+from steerway.protocol.values.event import RetryScheduled
 from steerway.protocol.values.ids import SessionId
 from steerway.protocol.values.message import AssistantMessage
 from steerway.protocol.values.model import CacheTokens, ModelRef, Prices, PriceTier, Tokens
 from support.answers import answer, finish, text, usage
-from support.house import OpenHouse, configuration, scripted_house
+from support.house import OpenHouse, configuration, open_house
 from support.provider import open_provider
 
 GOOGLE = "https://generativelanguage.googleapis.com/v1beta/openai"
@@ -125,6 +127,21 @@ async def last_cost(house: OpenHouse, session: SessionId) -> float | None:
     return last.cost
 
 
+async def test_an_attempt_that_is_given_up_for_another_is_paid_for_all_the_same(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_provider(answer(usage(prompt=10)), answer(text("There."), usage(prompt=10, completion=1))) as provider:
+        base = configuration(provider)
+        priced = Model(cost=Prices(input=1000, output=5000))
+        scripted = Provider(protocol="openai-chat", base_url=provider.base_url, models={"scripted": priced})
+        settings = Configuration(store=base.store, providers={"scripted": scripted}, models=base.models, agents=base.agents)
+        async with open_house(provider, tmp_path, settings=settings) as house:
+            session = await house.session()
+            await house.ask(session, "Hello")
+            assert len(await house.data(session, RetryScheduled)) == 1
+            assert await last_cost(house, session) == pytest.approx((2 * 10 * 1000 + 5000) / 1e6)
+
+
 async def test_turns_and_sessions_add_up_what_they_cost(tmp_path: Path):
     async with open_provider() as provider:
         base = configuration(provider)
@@ -135,7 +152,7 @@ async def test_turns_and_sessions_add_up_what_they_cost(tmp_path: Path):
             answer(text("One."), usage(prompt=10, completion=3, cached=4, reasoning=1)),
             answer(text("Two."), usage(prompt=100, completion=5), finish("content_filter")),
         )
-        async with scripted_house(tmp_path, settings=settings) as house:
+        async with open_house(provider, tmp_path, settings=settings) as house:
             session = await house.session()
             await house.ask(session, "Count.")
             first = (6 * 1000 + 3 * 10_000 + 4 * 100) / 1e6

@@ -8,6 +8,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from steerway.actors.blocking import Threads
 from steerway.actors.session.actor import SessionActor
+from steerway.actors.session.registry import SessionRegistry
 from steerway.protocol.values import (
     Activity,
     CompletedOutcome,
@@ -250,6 +251,26 @@ async def test_an_idle_session_leaves_memory_and_comes_back_with_everything(
         assert await house.pending(session) == [waiting.id]
         assert await house.sessions.resume(session) == CompletedOutcome()
         assert len(house.provider.requests) == 2
+
+
+async def test_a_session_whose_waiters_have_given_up_leaves_memory(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dismissed: list[int] = []
+    original = SessionRegistry.dismiss_idle
+
+    def dismiss(self: SessionRegistry) -> int:
+        dismissed.append(original(self))
+        return dismissed[-1]
+
+    monkeypatch.setattr(SessionRegistry, "dismiss_idle", dismiss)
+    async with scripted_house(tmp_path) as house:
+        session = await house.session()
+        receipt = await house.admit(session, "Later")
+        with pytest.raises(ClientError):
+            await house.sessions.wait_prompt(session, receipt.id, timeout=1)
+        await trio.sleep(3600)
+        assert sum(dismissed) == 1
 
 
 async def test_a_working_session_does_not_leave_memory(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+import msgspec
 import trio
 
 from ...protocol.values.errors import DeclaredError, InvalidRequestError, ServiceUnavailableError
 from ...protocol.values.ids import MAX_ID_LENGTH, is_well_formed
+from ...protocol.values.model import ModelRef
 from ...protocol.values.value import Value
 from ..mailbox import Answer
 from ..published import Outbound
@@ -65,6 +67,24 @@ def in_task(peer: Peer, work: Callable[[], Awaitable[Any]]) -> Answer[Any]:
 
     peer.nursery.start_soon(run)
     return answer
+
+
+MAX_METADATA_BYTES = 64 * 1024
+"""Of one session or prompt, in MessagePack: a whole page of sessions fits into one message."""
+
+_NAME = 200
+
+
+def check_metadata(metadata: dict[str, Any] | None) -> None:
+    """Raise `InvalidRequestError` when there is too much of it."""
+    if metadata is not None and len(msgspec.msgpack.encode(metadata)) > MAX_METADATA_BYTES:
+        raise InvalidRequestError(f"metadata takes at most {MAX_METADATA_BYTES} bytes.", field="metadata")
+
+
+def check_model(model: ModelRef | None) -> None:
+    """Raise `InvalidRequestError` unless its names are of a length that names have."""
+    if model is not None and any(len(name) > _NAME for name in (model.provider, model.id, model.variant or "")):
+        raise InvalidRequestError(f"The names of a model have at most {_NAME} characters.", field="model")
 
 
 def check_id(text: str, prefix: str, field: str) -> None:

@@ -56,7 +56,9 @@ def _admit(file: PromptFileInput, field: str) -> PromptFile:
         raise InvalidRequestError(f"{field} needs exactly one of data and uri.", field=field)
     if file.name is not None and len(file.name) > MAX_NAME:
         raise InvalidRequestError(f"The name has more than {MAX_NAME} characters.", field=f"{field}.name")
-    data, declared = (file.data, file.mime) if file.data is not None else _from_uri(file.uri or "", field)
+    data, declared = (file.data, None) if file.data is not None else _from_uri(file.uri or "", field)
+    if len(declared or file.mime or "") > MAX_NAME:
+        raise InvalidRequestError(f"The media type has more than {MAX_NAME} characters.", field=f"{field}.mime")
     return PromptFile(data=data, mime=sniff(data, declared or file.mime), name=file.name)
 
 

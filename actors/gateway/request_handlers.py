@@ -19,6 +19,9 @@ from ..session.registry import SessionRegistry
 from ..session.services import Services
 from .handling import Handler, Peer, check_id, in_task
 
+MAX_ANSWERS = 65_536
+"""Characters of all answers to one request."""
+
 
 class RequestHandlers:
     """Everything about permissions and questions."""
@@ -59,6 +62,9 @@ class RequestHandlers:
         return self._to_session(params.request_id, letter, unknown, peer)
 
     def _reply_question(self, params: op.QuestionAnswer, peer: Peer) -> Answer[Any]:
+        if sum(len(text) for answer in params.answers for text in answer) > MAX_ANSWERS:
+            raise InvalidRequestError(f"The answers have more than {MAX_ANSWERS} characters.", field="answers")
+
         async def reply() -> Any:
             await self._services.storage.read(partial(_check_answers, params))
             return await self._to_question(params.request_id, params.answers, peer).wait()

@@ -69,5 +69,5 @@ def _invalid_params(error: msgspec.ValidationError) -> InvalidRequestError:
     field = message.rsplit("`$.", 1)[1].rstrip("`") if "`$." in message else None
     if field is None and "unknown field" in message:
         field = message.rsplit("`", 2)[-2]
-    fields = {"field": field} if field else {}
+    fields = {"field": field[:200]} if field else {}
     return InvalidRequestError(f"The params are not right: {message[:1000]}.", **fields)

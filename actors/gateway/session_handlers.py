@@ -18,7 +18,7 @@ from ...protocol.values.event import SessionCreated
 from ...protocol.values.ids import SessionId
 from ...protocol.values.location import Location
 from ...protocol.values.page import Page
-from ...protocol.values.prompt import MAX_PROMPT_BYTES, Prompt
+from ...protocol.values.prompt import MAX_PROMPT_BYTES, MAX_PROMPT_JSON_BYTES, Prompt
 from ...protocol.values.session import Session
 from ...storage.reader import Reader
 from ..agents import UnknownAgentError
@@ -40,10 +40,13 @@ from ..session.letters import (
 )
 from ..session.registry import SessionRegistry
 from ..session.services import Services
-from .handling import Handler, Peer, check_id, in_task
+from .handling import Handler, Peer, check_id, check_metadata, check_model, in_task
 from .prompt_files import admit_files
 
 T = TypeVar("T")
+
+_MOST_ESCAPED = 6
+"""Bytes of JSON that one byte of a text can take: a control character is `\\u0000`."""
 
 
 class SessionHandlers:
@@ -87,7 +90,9 @@ class SessionHandlers:
             check_id(params.id, "ses_", "id")
         if params.parent_id is not None:
             check_id(params.parent_id, "ses_", "parent_id")
+        check_metadata(params.metadata)
         if params.model is not None:
+            check_model(params.model)
             self._services.models.resolve(params.model)
         self._check_agent(params.agent)
         if params.location is not None:
@@ -121,8 +126,15 @@ class SessionHandlers:
             raise InvalidRequestError(
                 f"The prompt has {size} bytes with its files; at most {MAX_PROMPT_BYTES} are accepted.", field="text"
             )
+        check_metadata(params.metadata)
+        prompt = Prompt(text=params.text, files=files or None)
+        if size > MAX_PROMPT_JSON_BYTES // _MOST_ESCAPED and len(msgspec.json.encode(prompt)) > MAX_PROMPT_JSON_BYTES:
+            raise InvalidRequestError(
+                f"The prompt has more than {MAX_PROMPT_JSON_BYTES} bytes as JSON, with its control characters and files.",
+                field="text",
+            )
         letter = Admit(
-            Prompt(text=params.text, files=files or None),
+            prompt,
             id=params.id,
             delivery=params.delivery or "steer",
             metadata=params.metadata,
@@ -143,6 +155,7 @@ class SessionHandlers:
         return self._post(params.session_id, WaitPrompt(params.id))
 
     def _switch_model(self, params: op.SwitchModel, peer: Peer) -> Answer[Any]:
+        check_model(params.model)
         self._services.models.resolve(params.model)
         return self._post(params.session_id, SwitchModel(params.model))
 
@@ -151,6 +164,7 @@ class SessionHandlers:
         return self._post(params.session_id, SwitchAgent(params.agent))
 
     def _update(self, params: op.UpdateSession, peer: Peer) -> Answer[Any]:
+        check_metadata(params.metadata)
         if params.budget is not None and params.budget < 0:
             raise InvalidRequestError("budget must be 0 or more US dollars.", field="budget")
         return self._post(params.session_id, Update(title=params.title, metadata=params.metadata, budget=params.budget))

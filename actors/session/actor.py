@@ -176,12 +176,12 @@ class SessionActor:
                     self._take(await self.mailbox.take())
         except DeclaredError as error:
             self._leave(self)
-            self.mailbox.close(error)
+            self.dismiss(error)
         except Exception as error:
             reference = self._services.ids.event()
             _log.error("session crashed", session_id=self.session_id, reference=reference, exc_info=error)
             self._leave(self)
-            self.mailbox.close(InternalError("The session's actor failed.", reference=reference))
+            self.dismiss(InternalError("The session's actor failed.", reference=reference))
         finally:
             self._nursery = None
             self._leave(self)

@@ -4,12 +4,13 @@ Rules:
 - All of it is synchronous. An input takes one step of the table and performs its effects in order; nothing awaits in between.
 - Joiners get the outcome of the drain they joined; those who resume while a drain is stopping get the next one's.
 - An interrupt is answered when the drain is settled, or after `INTERRUPT_SECONDS` while cleanup goes on.
+- Whoever has given up is forgotten when the next one comes, so that asking again and again costs no memory.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import trio
 
@@ -17,6 +18,8 @@ from ...protocol.values.errors import ServiceUnavailableError
 from ...protocol.values.session import IdleOutcome, Interrupted, Outcome
 from ..mailbox import Answer
 from .transitions import Effect, Input, State, step, working
+
+T = TypeVar("T")
 
 INTERRUPT_SECONDS = 5
 
@@ -62,7 +65,7 @@ class Coordinator:
     @property
     def waited_for(self) -> bool:
         """Whether anybody waits for idleness."""
-        return bool(self._waiters)
+        return any(not waiter.abandoned for waiter in self._waiters)
 
     def take(self, given: Input, answer: Answer[Any] | None = None) -> bool:
         """Take the table's step; True when the drain is to look again. Raises `IllegalTransition` and changes nothing."""
@@ -112,13 +115,13 @@ class Coordinator:
     def _keep(self, effect: Effect, answer: Answer[Any]) -> None:
         match effect:
             case Effect.JOIN:
-                self._joiners.append(answer)
+                self._joiners = [*_wanted(self._joiners), answer]
             case Effect.JOIN_NEXT:
-                self._next_joiners.append(answer)
+                self._next_joiners = [*_wanted(self._next_joiners), answer]
             case Effect.AWAIT_IDLE:
-                self._waiters.append(answer)
+                self._waiters = [*_wanted(self._waiters), answer]
             case Effect.AWAIT_STOP:
-                self._stoppers.append(answer)
+                self._stoppers = [*_wanted(self._stoppers), answer]
                 self._worker.soon(answer)
             case Effect.ANSWER_NOTHING_RUNS:
                 answer.resolve(Interrupted(interrupted=False))
@@ -135,6 +138,10 @@ class Coordinator:
         stoppers, self._stoppers = self._stoppers, []
         for stopper in stoppers:
             stopper.resolve(Interrupted(interrupted=True))
+
+
+def _wanted(answers: list[Answer[T]]) -> list[Answer[T]]:
+    return [answer for answer in answers if not answer.abandoned]
 
 
 async def answer_late(answer: Answer[Interrupted]) -> None:

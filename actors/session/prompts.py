@@ -32,16 +32,17 @@ class PromptWaiters:
 
     @property
     def waiting(self) -> bool:
-        """Whether anybody waits."""
-        return bool(self._letters)
+        """Whether anybody waits who has not given up."""
+        return any(not letter.answer.abandoned for letter in self._letters)
 
     def add(self, letter: WaitPrompt) -> None:
-        """Somebody waits from now on; `look` answers."""
-        self._letters.append(letter)
+        """Somebody waits from now on; `look` answers. Whoever has given up meanwhile is forgotten."""
+        self._letters = [*(other for other in self._letters if not other.answer.abandoned), letter]
 
     def look(self, working: Callable[[], bool]) -> None:
         """Ask the store about every prompt that is waited for. `working()` says, when the answer comes, what goes on."""
-        for letter in self._letters:
+        self._letters = [letter for letter in self._letters if not letter.answer.abandoned]
+        for letter in tuple(self._letters):
             posted = self._services.storage.post(partial(self._find, letter.id))
             posted.when_done(partial(self._found, letter, working))
 

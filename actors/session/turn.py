@@ -160,6 +160,8 @@ class Turn:
         self._limit = trio.Semaphore(MAX_CONCURRENT_CALLS)
         self._declined = False
         self._attempt_scope = trio.CancelScope()
+        self._paid = 0.0
+        """What attempts have cost that were given up for another one."""
 
     def texts(self) -> dict[str, str]:
         """The text so far of every fragment, by part or call id."""
@@ -210,6 +212,7 @@ class Turn:
                 self._close_parts()
                 await self._back_off(attempt, delay, end)
                 return self._terminal(end, continues=True), 0.0
+            self._paid += self._model.cost(end.tokens)
             if self._fell_back(end) or not await self._back_off(attempt, delay, end):
                 return self._terminal(llm.ProviderFailed(failure=_superseded(end)), continues=True), None
 
@@ -371,17 +374,17 @@ class Turn:
                     assistant_message_id=self.assistant,
                     finish=end.finish,
                     tokens=end.tokens,
-                    cost=self._model.cost(end.tokens),
+                    cost=self._paid + self._model.cost(end.tokens),
                     continues=self._response.local_calls and not self._last_step,
                 )
             case llm.ProviderFailed():
                 overflow = self._recoverable and self._overflowed(end.failure)
-                cost = None if end.tokens is None else self._model.cost(end.tokens)
+                cost = self._paid + self._model.cost(end.tokens)
                 return TurnFailed(
                     assistant_message_id=self.assistant,
                     error=end.failure,
                     tokens=end.tokens,
-                    cost=cost,
+                    cost=cost or None,
                     continues=continues or overflow or None,
                 )
 

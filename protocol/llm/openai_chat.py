@@ -174,11 +174,9 @@ def _assistant(content: tuple[Text | Reasoning | Call, ...]) -> list[dict[str, A
                 if part.executed:
                     text = part.result if isinstance(part.result, str) else json_text(part.result)
                     results.append({"role": "tool", "tool_call_id": id, "content": text})
-    if not (texts or calls or thoughts):
-        return []
-    # Without text, null is the documented content beside calls; a message of reasoning alone needs a string.
-    empty = None if calls else ""
-    message: dict[str, Any] = {"role": "assistant", "content": _SEPARATOR.join(texts) if texts else empty}
+    if not (texts or calls):
+        return []  # the protocol knows no message of reasoning alone
+    message: dict[str, Any] = {"role": "assistant", "content": _SEPARATOR.join(texts) if texts else None}
     if thoughts:
         message[REASONING_FIELD] = _SEPARATOR.join(thoughts)
     if calls:

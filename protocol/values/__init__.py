@@ -173,6 +173,7 @@ from .permission import (
 )
 from .prompt import (
     MAX_PROMPT_BYTES,
+    MAX_PROMPT_JSON_BYTES,
     Admission,
     CompactControl,
     ControlItem,
@@ -233,6 +234,7 @@ __all__ = [
     "MAX_ID_LENGTH",
     "MAX_LIMIT",
     "MAX_PROMPT_BYTES",
+    "MAX_PROMPT_JSON_BYTES",
     "MODEL_NOT_SELECTED",
     "MODEL_UNAVAILABLE",
     "NO_TOKENS",

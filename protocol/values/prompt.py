@@ -14,6 +14,9 @@ Delivery = Literal["steer", "queue"]
 MAX_PROMPT_BYTES = 8 * 1024 * 1024
 """Text and files of one prompt together, in bytes of UTF-8 and of file data (ruling B8)."""
 
+MAX_PROMPT_JSON_BYTES = 12 * 1024 * 1024
+"""The same as JSON, where a control character takes six bytes and a file four thirds: so its event fits into one message."""
+
 
 class PromptFileInput(Value):
     """A file as a caller gives it: its bytes, or a `data:` URL in `uri`. Exactly one of the two.
