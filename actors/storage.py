@@ -11,6 +11,7 @@ Rules:
 - A posted transaction always runs. Waiting for it is shielded by whoever must know; cancelling a wait withdraws nothing
   (ruling A5).
 - It runs shielded and ends last: `close` is synchronous, and what was posted before it is still committed (ruling A8).
+- An owner that has lost the fence stops: the group is refused, and the actor, with it the runtime, ends.
 - A group that could not be committed fails whole with `StorageUnavailableError`, and the next group is the probe: there is no
   state to get stuck in.
 """
@@ -24,7 +25,7 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from ..protocol.values.errors import ServiceUnavailableError, StorageUnavailableError
+from ..protocol.values.errors import ServiceUnavailableError, StorageUnavailableError, StoreInUseError
 from ..protocol.values.event import Event
 from ..storage.database import Database
 from ..storage.journal import Transaction
@@ -202,6 +203,8 @@ class StorageActor:
                         await self._arrival.wait()
                     group = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_GROUP))]
                     await self._commit_group(worker.run, group)
+                    if self._database.writer.lost:
+                        raise StoreInUseError("Another process has taken the store over; this runtime ends.")
             finally:
                 self._closed = self._ended = True
                 while self._waiting:

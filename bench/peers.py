@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from wire import call, cut_frames, upgrade
+from wire import MASK_BYTES, call, client_frame, cut_frames, upgrade
 
 
 class Peers:
@@ -104,9 +104,10 @@ def _watch(port: int, token: str, count: int, frame: bytes) -> Crowd:
         sock, rest = upgrade(port, token)
         sock.sendall(frame)
         received = bytearray(rest)
-        while not (payloads := cut_frames(received)):
+        while not (payloads := cut_frames(bytearray(received))):
             received += sock.recv(65_536)
-        ahead += len(received) + sum(map(len, payloads[1:]))
+        answer = len(client_frame(payloads[0])) - MASK_BYTES  # as the server sends it
+        ahead += len(received) - answer
         sockets.append(sock)
     return Crowd(sockets, ahead)
 

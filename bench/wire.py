@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 SUBPROTOCOL = "steerway.v1.msgpack"
+MASK_BYTES = 4
 
 
 def client_frame(payload: bytes) -> bytes:
@@ -24,7 +25,7 @@ def client_frame(payload: bytes) -> bytes:
         head = struct.pack("!BB", 0x82, 0x80 | size)
     else:
         head = struct.pack("!BBH", 0x82, 0x80 | 126, size)
-    return head + bytes(4) + payload
+    return head + bytes(MASK_BYTES) + payload
 
 
 def call(request_id: int, method: str, params: Mapping[str, Any]) -> bytes:

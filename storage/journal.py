@@ -24,7 +24,6 @@ from ..protocol.values import (
     EventData,
     EventId,
     MessageId,
-    Outcome,
     PartId,
     PendingItem,
     SessionCreated,
@@ -362,11 +361,6 @@ class Transaction:
         """How often starts went on with the session's unanswered work; 0 again after an answer."""
         self._check()
         return sessions.continuations(self._cursor, session_id)
-
-    def outcome_after(self, session_id: SessionId, seq: int) -> Outcome | None:
-        """How the first turn started after `seq` that needs no continuation ended (ruling C3)."""
-        self._check()
-        return attempts.outcome_after(self._cursor, session_id, seq)
 
     def prompt_outcome(self, session_id: SessionId, message_id: MessageId) -> PromptOutcome | None:
         """What became of a prompt (ruling C3); None while it waits or is being answered, and for one it never had."""

@@ -15,23 +15,21 @@ import apsw
 from ..protocol.operations import ListMessages, ListSessions
 from ..protocol.values import (
     Admission,
-    AssistantMessage,
     CompactionMessage,
     ContextEntry,
     Message,
     MessageId,
-    Outcome,
     Page,
     PendingItem,
     Session,
     SessionId,
 )
-from ..protocol.values.errors import MessageNotFoundError, PermissionNotFoundError, StorageUnavailableError
+from ..protocol.values.errors import MessageNotFoundError, StorageUnavailableError
 from ..protocol.values.ids import RequestId
 from ..protocol.values.permission import PermissionRequest, SavedPermission
 from ..protocol.values.question import QuestionRequest
 from ..protocol.values.session import PromptOutcome
-from . import approvals, attempts, entries, epochs, inbox, leftovers, managed, messages, pages, requests, sessions
+from . import approvals, attempts, entries, epochs, inbox, leftovers, messages, pages, requests, sessions
 from .attempts import TurnRecord
 from .epochs import EpochRecord
 from .leftovers import Unfinished
@@ -89,10 +87,6 @@ class Reader:
         """A page of sessions. Raises `InvalidRequestError` (field `limit`) or `InvalidCursorError`."""
         with self._snapshot():
             return pages.sessions_page(self._cursor, query)
-
-    def managed_outputs(self, session_id: SessionId) -> tuple[str, ...]:
-        """Paths of the files that only the history of this session and its descendants names."""
-        return managed.only_here(self._cursor, session_id)
 
     # --- inbox ---
 
@@ -213,15 +207,6 @@ class Reader:
         """The Provider Turn that started last, or None."""
         return attempts.last_turn(self._cursor, session_id)
 
-    def outcome_after(self, session_id: SessionId, seq: int) -> Outcome | None:
-        """How the first turn started after `seq` that needs no continuation ended; None when none has."""
-        return attempts.outcome_after(self._cursor, session_id, seq)
-
-    def running_turn(self, session_id: SessionId) -> AssistantMessage | None:
-        """The message of the open turn with its parts, or None. An open fragment's part is empty here."""
-        with self._snapshot():
-            return messages.running_turn(self._cursor, session_id)
-
     def prompt_outcome(self, session_id: SessionId, message_id: MessageId) -> PromptOutcome | None:
         """What became of a prompt (ruling C3): the end of the first turn after its promotion that needs no continuation.
 
@@ -236,13 +221,6 @@ class Reader:
         """A permission request or question in whatever session, with its standing reply."""
         return requests.find(self._cursor, request_id)
 
-    def permission(self, request_id: RequestId) -> PermissionRequest:
-        """What that request asks, open or not. Raises `PermissionNotFoundError`."""
-        found = requests.permission(self._cursor, request_id)
-        if found is None:
-            raise PermissionNotFoundError(f"There is no permission request {request_id!r}.", request_id=request_id)
-        return found
-
     def permission_requests(self, session_id: SessionId | None = None) -> list[PermissionRequest]:
         """Permission requests that wait in a session or its descendants, or anywhere. Raises `SessionNotFoundError`."""
         with self._snapshot():
@@ -256,14 +234,6 @@ class Reader:
             if session_id is not None:
                 self.head(session_id)
             return requests.family_questions(self._cursor, session_id)
-
-    def open_permissions(self, session_id: SessionId) -> list[PermissionRequest]:
-        """Permission requests of this very session that wait, the oldest first."""
-        return requests.permissions(self._cursor, session_id)
-
-    def open_questions(self, session_id: SessionId) -> list[QuestionRequest]:
-        """Questions of this very session that wait, the oldest first."""
-        return requests.questions(self._cursor, session_id)
 
     def saved_permissions(self, directory: str | None = None) -> list[SavedPermission]:
         """Kept approvals of a directory, or all."""

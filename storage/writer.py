@@ -106,20 +106,6 @@ class Writer:
             raise
         return answers
 
-    def probe(self) -> None:
-        """Write and commit one small thing, to see whether the store can commit again.
-
-        Raises `StorageUnavailableError` when it cannot, `StoreInUseError` when it is another's.
-        """
-        try:
-            if not self._begin():
-                raise _taken_over()
-            self._cursor.execute("UPDATE store SET fence = fence WHERE only = 1")
-            self._cursor.execute("COMMIT")
-        except apsw.Error as error:
-            self._roll_back()
-            raise unavailable(error) from error
-
     def checkpoint(self) -> bool:
         """Move the write-ahead log into the database and truncate it; False when a reader is in the way.
 

@@ -90,6 +90,12 @@ def test_nothing_is_known_of_other_endpoints_and_models(base_url: str, model: st
     assert look_up(base_url, model) == UNKNOWN
 
 
+def test_without_the_package_nothing_is_known_and_nothing_fails(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "genai_prices.data_snapshot", None)  # as if it were not installed
+    assert look_up(DEFAULT_BASE_URL, "gpt-4.1") == UNKNOWN
+    assert resolved(Provider(protocol="openai-chat"), "gpt-4.1").cost(used(1_000_000)) == 0.0
+
+
 def test_configured_prices_and_limits_win_over_known_ones():
     known = resolved(Provider(protocol="openai-chat"), "gpt-4.1")
     assert known.prices is not None
@@ -107,16 +113,19 @@ def test_what_nobody_knows_costs_nothing():
     assert (unknown.prices, unknown.cost(used(1, 1)), unknown.cost(None)) == (None, 0.0, 0.0)
 
 
-def test_a_runtime_of_local_models_never_loads_the_package():
+@pytest.mark.parametrize(("base_url", "loaded"), [("http://127.0.0.1:1/v1", False), (DEFAULT_BASE_URL, True)])
+def test_the_package_is_loaded_at_the_start_and_only_for_public_endpoints(base_url: str, loaded: bool):
     program = (
         "import sys\n"
         "from steerway.actors.configuration import Configuration, Provider\n"
         "from steerway.actors.models import Models\n"
         "from steerway.protocol.values.model import ModelRef\n"
-        "local = Provider(protocol='openai-chat', base_url='http://127.0.0.1:1/v1')\n"
-        "models = Models(Configuration(providers={'local': local}), {})\n"
-        "models.resolve(ModelRef(provider='local', id='x')), models.list()\n"
-        "assert not {'genai_prices', 'pydantic'} & set(sys.modules)\n"
+        f"provider = Provider(protocol='openai-chat', base_url={base_url!r})\n"
+        "models = Models(Configuration(providers={'p': provider}), {})\n"
+        "at_start = {'genai_prices.data', 'pydantic'} <= set(sys.modules)\n"
+        "models.resolve(ModelRef(provider='p', id='x')), models.list()\n"
+        "later = {'genai_prices.data', 'pydantic'} <= set(sys.modules)\n"
+        f"assert at_start == later == {loaded}\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

@@ -202,13 +202,14 @@ def test_files_go_with_the_last_session_that_names_them(store: Database) -> None
     succeeded = ToolSucceeded(assistant_message_id=answer, call_id=call, content=(), managed_outputs=(output, output))
     append(store, S, session_created(), started(answer), called, succeeded)
     fill(store, CHILD, parent_id=S)
-    reader = store.open_reader()
-    assert reader.managed_outputs(S) == ("/outputs/ses_child", "/outputs/shared")
+
+    def files(session_id: SessionId) -> tuple[str, ...]:
+        return commit(store, lambda transaction: transaction.managed_outputs(session_id))
+
+    assert files(S) == ("/outputs/ses_child", "/outputs/shared")
     append(store, S, TurnInterrupted(assistant_message_id=answer, reason="user"))
     ids = IdSource(lambda: 1, bytes)
     commit(store, lambda transaction: transaction.fork(S, FORK, ids=ids, created=1))
-    assert reader.managed_outputs(S) == ("/outputs/ses_child",)
+    assert files(S) == ("/outputs/ses_child",)
     remove(store, S)
-    assert reader.managed_outputs(FORK) == ("/outputs/shared",)
-    assert commit(store, lambda transaction: transaction.managed_outputs(FORK)) == ("/outputs/shared",)
-    reader.close()
+    assert files(FORK) == ("/outputs/shared",)

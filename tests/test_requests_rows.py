@@ -107,8 +107,7 @@ def test_an_open_permission_request_is_found_by_anybody(store: Database, reader:
         created=7_000,
         metadata={"why": "to look"},
     )
-    assert reader.permission_requests() == reader.permission_requests(S) == reader.open_permissions(S) == [expected]
-    assert reader.permission(PERMISSION) == expected
+    assert reader.permission_requests() == reader.permission_requests(S) == [expected]
     assert commit(store, lambda transaction: transaction.open_permissions(S)) == [expected]
     assert commit(store, lambda transaction: transaction.permission(PERMISSION)) == expected
     assert reader.find_request(PERMISSION) == RequestState(PERMISSION, S, "permission", None)
@@ -120,7 +119,7 @@ def test_an_open_question_is_found_by_anybody(store: Database, reader: Reader) -
     expected = QuestionRequest(
         id=QUESTION, session_id=S, assistant_message_id=answer_of(S), call_id=CALL, questions=QUESTIONS, created=7_000
     )
-    assert reader.question_requests() == reader.question_requests(S) == reader.open_questions(S) == [expected]
+    assert reader.question_requests() == reader.question_requests(S) == [expected]
     assert commit(store, lambda transaction: transaction.open_questions(S)) == [expected]
     assert reader.unfinished(S).requests == (RequestState(QUESTION, S, "question", None),)
 
@@ -174,8 +173,6 @@ def test_an_unknown_request_is_no_request(store: Database, reader: Reader) -> No
     assert reader.find_request(PERMISSION) is None
     for request_id in (PERMISSION, QUESTION):
         with pytest.raises(PermissionNotFoundError):
-            reader.permission(request_id)
-        with pytest.raises(PermissionNotFoundError):
             commit(store, lambda transaction, id=request_id: transaction.permission(id))
 
 
@@ -194,7 +191,7 @@ def test_a_parent_sees_what_its_descendants_ask(store: Database, reader: Reader)
     assert seen(OTHER) == ["per_other"]
     assert seen(None) == ["per_child", "per_grandchild", "per_other", PERMISSION]
     assert [request.session_id for request in reader.question_requests(S)] == [GRANDCHILD]
-    assert reader.open_permissions(CHILD)[0].id == "per_child"
+    assert [request.id for request in commit(store, lambda transaction: transaction.open_permissions(CHILD))] == ["per_child"]
     assert reader.family(S) == (GRANDCHILD, CHILD, S)
     for call in (reader.permission_requests, reader.question_requests, reader.family):
         with pytest.raises(SessionNotFoundError):

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -25,6 +26,7 @@ from steerway.protocol.values import (
 )
 from steerway.protocol.values.errors import (
     ClientError,
+    RuntimeFailedError,
     SessionNotFoundError,
     StoreInUseError,
 )
@@ -71,6 +73,25 @@ async def test_a_second_runtime_on_the_same_store_is_refused(tmp_path: Path) -> 
         assert (await house.sessions.get(session)).id == session
     async with scripted_house(tmp_path) as house:
         assert len((await house.sessions.list()).items) == 1
+
+
+async def test_a_runtime_whose_store_was_taken_over_ends(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+
+    async def lose_it(provider: Provider) -> None:
+        async with open_runtime(path, configuration=configuration(provider)) as runtime:
+            session = await runtime.sessions.create()
+            taker: Any = apsw.Connection(str(path))
+            taker.execute("UPDATE store SET fence = fence + 1")
+            taker.close()
+            with pytest.raises((StoreInUseError, ClientError)):
+                await runtime.sessions.prompt(session.id, "Hello")
+            await trio.sleep_forever()
+
+    async with open_provider() as provider:
+        with trio.fail_after(10), pytest.raises(RuntimeFailedError) as caught:
+            await lose_it(provider)
+    assert isinstance(caught.value.__cause__, StoreInUseError)
 
 
 async def test_the_client_of_a_runtime_that_ended_is_closed(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from trio.testing import MockClock
 
 from steerway.actors.configuration import Agent
 from steerway.actors.session.promotion import LAST_STEP_INSTRUCTION
 from steerway.protocol.values import (
     CompletedOutcome,
+    RetryScheduled,
     SyntheticMessage,
     ToolCalled,
     ToolFailed,
@@ -19,8 +21,8 @@ from steerway.protocol.values import (
     TurnCompleted,
 )
 from steerway.protocol.values.failure import TOOL_DISABLED
-from support.answers import Answer, answer, hold, text, tool_call
-from support.house import OpenHouse, configuration, open_house, said
+from support.answers import Answer, answer, cut, hold, status, stream, text, tool_call
+from support.house import OTHER, OpenHouse, configuration, open_house, said
 from support.provider import Request, open_provider
 from support.tools import HeldTool, ScriptedTool
 
@@ -132,3 +134,18 @@ async def test_a_resume_without_input_has_an_allowance_of_its_own(tmp_path: Path
         await house.ask(session, "Look")
         assert await house.sessions.resume(session) == CompletedOutcome()
         assert [is_last(request) for request in house.provider.requests] == [False, True, False, True]
+
+
+async def test_neither_a_superseded_request_nor_a_cut_answer_uses_up_a_step(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Retries consume no steps, also where they are turns of their own."""
+    tool = ScriptedTool("look")
+    script = [status(429, headers={"Retry-After": "60"}), stream(text("Let me"), cut())]
+    async with stepping_house(tmp_path, *script, steps=2, tool=tool) as house:
+        session = await house.session()
+        watch = await house.watch()
+        await house.sessions.prompt(session, "Look")
+        await watch.until(RetryScheduled)
+        await house.sessions.switch_model(session, OTHER)
+        await house.sessions.wait(session)
+        assert [is_last(request) for request in house.provider.requests] == [False, False, False, True]
+        assert tool.executions == 1

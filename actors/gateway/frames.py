@@ -5,7 +5,6 @@ A server's frames are not masked, so the bytes of one serve every connection. A 
 
 from __future__ import annotations
 
-import os
 import struct
 
 OPCODE_TEXT = 1
@@ -13,7 +12,6 @@ OPCODE_BINARY = 2
 OPCODE_CLOSE = 8
 OPCODE_PING = 9
 
-CLOSE_NORMAL = 1000
 CLOSE_GOING_AWAY = 1001
 CLOSE_UNSUPPORTED = 1003
 """A text frame where the subprotocol is binary, or the other way round."""
@@ -41,12 +39,7 @@ def server_frame(payload: bytes, opcode: int) -> bytes:
 PING_FRAME = server_frame(b"", OPCODE_PING)
 
 
-def close_frame(code: int, reason: str, *, masked: bool) -> bytes:
-    """A whole close frame, masked as a client must. The reason is cut to what a control frame holds."""
+def close_frame(code: int, reason: str) -> bytes:
+    """A whole close frame. The reason is cut to what a control frame holds."""
     text = reason.encode()[:_REASON_BYTES].decode(errors="ignore").encode()
-    payload = struct.pack("!H", code) + text
-    if not masked:
-        return server_frame(payload, OPCODE_CLOSE)
-    mask = os.urandom(4)
-    body = bytes(byte ^ mask[index % 4] for index, byte in enumerate(payload))
-    return bytes((0x80 | OPCODE_CLOSE, 0x80 | len(payload))) + mask + body
+    return server_frame(struct.pack("!H", code) + text, OPCODE_CLOSE)

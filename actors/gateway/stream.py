@@ -8,7 +8,7 @@ Rules (known traps of the house; ruling B7):
 - After a close frame no data frame leaves. `aclose` says goodbye: it sends the close frame that has not passed yet,
   shuts down writing, and reads and drops for a moment, so that the frame arrives instead of a reset.
 - TLS is an `SSLObject` with memory buffers in front of the queue, so that the same holds for it.
-- The stream knows trio and the frame header, and nothing else of the gateway: the client stands on it too.
+- The stream knows trio and the frame header, and nothing else of the gateway.
 
 It is longer than most modules because one object must decide about every byte: queue, encryption and goodbye share its state.
 """
@@ -25,7 +25,6 @@ import trio
 from ...protocol.codec import JSON, Codec
 from .frames import (
     CLOSE_GOING_AWAY,
-    CLOSE_NORMAL,
     CLOSE_TOO_BIG,
     CLOSE_TRY_LATER,
     OPCODE_BINARY,
@@ -66,8 +65,6 @@ class Stream(trio.abc.Stream):
         sock: socket.socket,
         *,
         ssl_context: ssl.SSLContext | None = None,
-        server_hostname: str | None = None,
-        server: bool = True,
         max_backlog: int = MAX_BACKLOG,
     ) -> None:
         self.codec: Codec = JSON
@@ -76,7 +73,6 @@ class Stream(trio.abc.Stream):
         """Bytes that ever came in; it tells a living peer from a silent one."""
         self._allowance: int | None = None
         self._sock = sock
-        self._server = server
         self._max_backlog = max_backlog
         self._queue: deque[bytes | memoryview] = deque()
         self._backlog = 0
@@ -96,9 +92,7 @@ class Stream(trio.abc.Stream):
         self._incoming = self._outgoing = _NO_BUFFER
         if ssl_context is not None:
             self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-            self._tls = ssl_context.wrap_bio(
-                self._incoming, self._outgoing, server_side=server, server_hostname=server_hostname
-            )
+            self._tls = ssl_context.wrap_bio(self._incoming, self._outgoing, server_side=True)
 
     # --- the way out -----------------------------------------------------------------------------------------------
 
@@ -415,11 +409,11 @@ class Stream(trio.abc.Stream):
         if self._close_code is None or self._close_passed or self._broken:
             return
         found = self._close_code()
-        code, reason = self._close or (found or (CLOSE_GOING_AWAY if self._server else CLOSE_NORMAL), "")
+        code, reason = self._close or (found or CLOSE_GOING_AWAY, "")
         if code in _UNSENDABLE_CODES:
             return
         self._close_passed = True
-        self._transmit(close_frame(code, reason, masked=not self._server))
+        self._transmit(close_frame(code, reason))
 
     async def _say_goodbye(self) -> None:
         self._say_close()
@@ -447,21 +441,3 @@ class Stream(trio.abc.Stream):
                     await trio.lowlevel.checkpoint()
         except OSError:
             pass  # it has gone already
-
-
-async def connect_stream(host: str, port: int, ssl_context: ssl.SSLContext | None = None) -> Stream:
-    """A client's stream to `host`, over TLS when a context is given.
-
-    For use under `wrap_client_stream`; call `speak` once that has returned. Raises `OSError` when nobody answers there and
-    `trio.BrokenResourceError` when the TLS handshake fails. Cancelling it leaves nothing behind.
-    """
-    opened = await trio.open_tcp_stream(host, port)
-    sock = socket.socket(fileno=opened.socket.detach())
-    sock.setblocking(False)
-    stream = Stream(sock, ssl_context=ssl_context, server_hostname=host if ssl_context else None, server=False)
-    try:
-        await stream.handshake()
-    except BaseException:
-        await stream.aclose()
-        raise
-    return stream

@@ -21,6 +21,7 @@ from ...protocol.llm.openai_responses import OpenAIResponsesAdapter
 from ...protocol.llm.request import LLMRequest
 from ...protocol.values.model import CatalogModel, ModelRef
 from ..configuration import Configuration
+from . import prices
 from .cassettes import RECORD, REPLAY, Opener, Player, Recorder
 from .catalog import DEMO_PROTOCOL, Catalog, ModelInfo
 from .demo import play
@@ -42,6 +43,8 @@ class Models:
 
     def __init__(self, configuration: Configuration, environ: Mapping[str, str], *, trust_env: bool = True) -> None:
         self._catalog = Catalog(configuration, environ)
+        for provider in configuration.providers.values():
+            prices.load(provider.base_url)
         self._transport = _transport(environ, trust_env=trust_env)
         self._adapters = {adapter.protocol: adapter for adapter in _ADAPTERS}
 

@@ -5,8 +5,8 @@ Rules:
 - A price belongs to an endpoint: what decides is the provider's base URL, never the name it was given here. So a proxy or a
   local server that serves a model of a famous name costs nothing, until `cost` says what it does.
 - Only the data inside the installed package are used; nothing is fetched.
-- It is imported when a public HTTPS endpoint is first asked about (a sixth of a second, and 15 MB with what it needs), so a
-  runtime that has only local models never pays for it.
+- It takes a sixth of a second and, with what it needs, 15 MB. So it is imported only where a provider is a public HTTPS
+  endpoint, and then when the models are made, not in the middle of somebody's turn.
 """
 
 from __future__ import annotations
@@ -35,6 +35,11 @@ class Known(Struct, frozen=True):
 
 
 UNKNOWN: Final = Known(None, None)
+
+
+def load(base_url: str) -> None:
+    """Import the package, if there is one and this endpoint may be in it."""
+    look_up(base_url, "")
 
 
 def look_up(base_url: str, model: str) -> Known:

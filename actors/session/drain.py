@@ -188,8 +188,10 @@ class Drain:
             return _GoesOn(continuing=await self._turn(sample, request, tools, recoverable=not made_smaller))
         except TurnFailure as failure:
             if failure.superseded:
+                self._step -= 1  # a retry uses up no step, also where it is a turn of its own
                 return _GoesOn(continuing=True)
             if failure.again is not None:
+                self._step -= 1
                 with trio.move_on_after(failure.again):
                     await self._switched.wait()
                 return _GoesOn(continuing=True, instruction=CUT_INSTRUCTION)
