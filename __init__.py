@@ -154,7 +154,6 @@ if TYPE_CHECKING:
         TurnStarted,
         UnknownData,
         UserMessage,
-        WaitOutcome,
         WithdrawnOutcome,
         WithdrawOutcome,
     )
@@ -368,7 +367,6 @@ __all__ = [
     "UnknownData",
     "UserMessage",
     "VariantUnavailableError",
-    "WaitOutcome",
     "WithdrawOutcome",
     "WithdrawnOutcome",
     "codec_of",

@@ -11,10 +11,13 @@ import msgspec
 import pytest
 
 from steerway import connect, open_runtime
+from steerway.actors.feed import Feed
 from steerway.protocol.codec import CODECS, JSON, MAX_DEPTH, MAX_VALUES, MSGPACK, MalformedFrameError
 from steerway.protocol.operations import CONTRACT
 from steerway.protocol.values import MAX_PROMPT_JSON_BYTES, Admission, Location, PromptAdmitted, SessionId
 from steerway.protocol.values.errors import InvalidRequestError
+from support.gateway import MadeUpRouter, listening, raw_websocket
+from support.gateway import call as frame
 
 UNKNOWN = SessionId("ses_unknown")
 MIB = 1024 * 1024
@@ -70,6 +73,16 @@ def test_a_long_text_that_is_no_json_is_malformed(frame: bytes) -> None:
 def test_many_values_are_not_too_deep_values() -> None:
     with pytest.raises(MalformedFrameError, match="deeper"):
         MSGPACK.unpack(b"\x91" * (MAX_DEPTH + 1) + b"\x90")
+
+
+async def test_true_is_not_the_first_request_or_stream() -> None:
+    async with listening(MadeUpRouter(Feed(now_ms=lambda: 0))) as server:
+        peer = await raw_websocket(server)
+        await peer.send(frame(1, "hold", {"name": "held"}))
+        assert (await peer.ask(2, "watch"))["result"] == {"subscription": 1}
+        await peer.ask(3, "rpc.cancel", {"id": True})
+        await peer.ask(4, "rpc.unsubscribe", {"subscription": True})
+        assert (server.usage.requests, server.usage.subscriptions) == (1, 1)
 
 
 # --- params -----------------------------------------------------------------------------------------------------------

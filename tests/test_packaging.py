@@ -201,7 +201,6 @@ PUBLIC = [
     "UnknownData",
     "UserMessage",
     "VariantUnavailableError",
-    "WaitOutcome",
     "WithdrawOutcome",
     "WithdrawnOutcome",
     "codec_of",

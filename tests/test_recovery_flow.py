@@ -28,8 +28,8 @@ from steerway.protocol.values import (
     TurnInterrupted,
 )
 from steerway.protocol.values.errors import ConflictError
-from steerway.protocol.values.event import PermissionAsked, PermissionReplied, QuestionAsked, QuestionRejected
-from support.answers import answer, hold, status, text, tool_call
+from steerway.protocol.values.event import PermissionAsked, PermissionReplied, QuestionAsked, QuestionRejected, RetryScheduled
+from support.answers import answer, cut, hold, status, stream, text, tool_call
 from support.house import OpenHouse, Ticks, configuration, crash_image, open_house, said
 from support.provider import Provider, open_provider
 from support.stores import append, open_store, promoted
@@ -268,6 +268,26 @@ async def test_continue_goes_on_with_what_an_orderly_stop_interrupted(tmp_path: 
             await house.sessions.wait(session)
             (interrupted,) = await house.data(session, TurnInterrupted)
             assert interrupted.reason == "shutdown"
+            assert said(provider.requests[1]) == [("user", "Hello"), ("assistant", "Half"), ("user", CONTINUATION_NOTE)]
+
+
+@pytest.mark.parametrize("end", ["crash", "stop"])
+async def test_continue_goes_on_with_a_cut_answer_that_waited_for_its_continuation(
+    tmp_path: Path, mock_clock: MockClock, end: str
+) -> None:
+    """The turn is open until its back-off is over, so that neither an end nor an interrupt falls between two turns."""
+    ticks = Ticks()
+    async with open_provider(stream(text("Half"), cut())) as provider:
+        async with open_house(provider, tmp_path, ticks=ticks) as house:
+            session = await house.session()
+            watch = await house.watch()
+            await house.sessions.prompt(session, "Hello")
+            await watch.until(RetryScheduled)
+            image = crash_image(house, tmp_path / "next") if end == "crash" else tmp_path
+        async with open_house(provider, image, ticks=ticks, settings=continuing(provider)) as house:
+            await house.sessions.wait(session)
+            (interrupted,) = await house.data(session, TurnInterrupted)
+            assert interrupted.reason == ("recovery" if end == "crash" else "shutdown")
             assert said(provider.requests[1]) == [("user", "Hello"), ("assistant", "Half"), ("user", CONTINUATION_NOTE)]
 
 

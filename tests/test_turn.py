@@ -1,12 +1,14 @@
 """One Provider Turn: wherever it is stopped or broken it has one end, and the history it leaves can be sent."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from steerway.actors.blocking import Inline, InlineWorker, Worker
 from steerway.protocol.values import (
     PROVIDER_CONTENT_FILTER,
     TOOL_EXECUTION,
@@ -37,6 +39,8 @@ from support.answers import Block, answer, cut, event, finish, hold, interleave,
 from support.house import TERMINAL, OpenHouse, said, scripted_house
 from support.tools import HeldTool, ScriptedTool, raising_tool
 
+T = TypeVar("T")
+
 
 async def interrupted(house: OpenHouse, session: SessionId) -> None:
     """Interrupt, and look at what is always true afterwards; then the next prompt works (its request is checked)."""
@@ -54,6 +58,27 @@ async def begun(house: OpenHouse) -> SessionId:
     session = await house.session()
     await house.sessions.prompt(session, "Hello")
     return session
+
+
+class SlowDisk(Inline):
+    """Every commit takes half a minute."""
+
+    def worker(self, name: str) -> Worker:
+        class Slow(InlineWorker):
+            async def run(self, work: Callable[[], T]) -> T:
+                if name == "steerway-storage":
+                    with trio.CancelScope(shield=True):
+                        await trio.sleep(30)
+                return await super().run(work)
+
+        return Slow()
+
+
+async def test_a_turn_whose_end_was_committed_late_has_ended_all_the_same(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with scripted_house(tmp_path, blocking=SlowDisk()) as house:
+        session = await house.session()
+        assert await house.ask(session, "Hello") == CompletedOutcome()
+        assert (await house.sessions.get(session)).last_outcome == CompletedOutcome()
 
 
 # --- interrupts, from the first moment to the last ----------------------------------------------------------------

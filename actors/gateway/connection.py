@@ -198,6 +198,8 @@ class Connection:
     def _told(self, method: str, params: dict[str, Any]) -> None:
         """A call that needs no answer. What it names may be over already: then it means nothing."""
         match method, params:
+            case ("rpc.cancel", {"id": bool()}) | ("rpc.unsubscribe", {"subscription": bool()}):
+                pass  # `true` is no 1
             case "rpc.cancel", {"id": int() | str() as request_id} if request_id in self._requests:
                 self._settle(request_id).abandon()
                 error = RequestCancelledError("Cancelled; whether it took effect is unknown. Ask again with the same id.")

@@ -126,7 +126,7 @@ class Coordinator:
             case Effect.ANSWER_NOTHING_RUNS:
                 answer.resolve(Interrupted(interrupted=False))
             case Effect.REFUSE:
-                answer.fail(ServiceUnavailableError("The runtime is stopping."))
+                answer.fail(ServiceUnavailableError("The runtime is stopping, or the session is being removed."))
             case _:
                 raise AssertionError(effect)
 

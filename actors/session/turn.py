@@ -67,7 +67,6 @@ from .services import Services
 
 MAX_CONCURRENT_CALLS = 8
 COMPLETION_SECONDS = 5
-SETTLEMENT_SECONDS = 5
 
 MISSING_RESULT = Failure(type=TOOL_RESULT_MISSING, message="The provider did not return a result for its own tool.")
 EMPTY_ANSWER = Failure(type=PROVIDER_INVALID_OUTPUT, message="The provider's answer was empty.")
@@ -172,7 +171,7 @@ class Turn:
 
         Raises `StorageUnavailableError` when the attempt could not be recorded (nothing was sent), `TurnFailure` or
         `TurnStopped` when the turn ended durably that way, `Unsettled` when its end could not be recorded. When cancelled,
-        the turn is settled as interrupted: shielded, at most `SETTLEMENT_SECONDS`.
+        the turn is settled as interrupted: shielded, as long as a commit takes.
         """
         ended = False
         try:
@@ -186,9 +185,8 @@ class Turn:
             ended = True
         finally:
             if not ended and self._begun:
-                with trio.CancelScope(shield=True):
-                    reason = self._situation.stop_reason
-                    await self._settle(TurnInterrupted(assistant_message_id=self.assistant, reason=reason))
+                reason = self._situation.stop_reason
+                await self._settle(TurnInterrupted(assistant_message_id=self.assistant, reason=reason))
         await self._settle(terminal)
         return self._outcome(terminal, again)
 
@@ -392,15 +390,16 @@ class Turn:
         return failure.type == PROVIDER_CONTEXT_OVERFLOW and not self._response.has_output
 
     async def _settle(self, terminal: EventData) -> None:
-        """Record what is open and the terminal event in one transaction, and wait for it."""
+        """Record what is open and the terminal event in one transaction, and wait for it.
+
+        What was posted is committed or refused, however long that takes (ruling A5); to give up sooner is not to know.
+        """
         self._close_parts(terminal)
-        with trio.move_on_after(SETTLEMENT_SECONDS, shield=True) as limit:
+        with trio.CancelScope(shield=True):
             try:
                 await self._journal.gate()
             except Exception as error:
                 raise Unsettled(str(error)) from error
-        if limit.cancelled_caught:
-            raise Unsettled("The store did not answer in time.")
 
     def _close_parts(self, *end: EventData) -> None:
         """Post the ends of what is still open, and `end` with them."""

@@ -207,7 +207,6 @@ from .session import (
     PromptOutcome,
     Running,
     Session,
-    WaitOutcome,
     WithdrawnOutcome,
     WithdrawOutcome,
 )
@@ -399,7 +398,6 @@ __all__ = [
     "TurnStarted",
     "UnknownData",
     "UserMessage",
-    "WaitOutcome",
     "WithdrawOutcome",
     "WithdrawnOutcome",
     "decode_event",

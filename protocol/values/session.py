@@ -38,8 +38,6 @@ class InterruptedOutcome(Value, tag_field="type", tag="interrupted"):
 Outcome = CompletedOutcome | FailedOutcome | InterruptedOutcome
 """How a Session Drain ended. Derived from terminal turn events, never stored as an execution."""
 
-WaitOutcome = IdleOutcome
-
 
 class WithdrawnOutcome(Value, tag_field="type", tag="withdrawn"):
     """The prompt was withdrawn before it was promoted; the answer of `withdraw` when the withdrawal won."""
