@@ -175,6 +175,17 @@ class ToolOutputLimits(Struct, frozen=True, kw_only=True):
     max_bytes: Count = 51200
 
 
+class Compaction(Struct, frozen=True, kw_only=True):
+    """`auto`: summarise when a request would not fit, or did not. Off means off; it can still be asked for.
+
+    Tokens: `keep_tokens` is how much of the end stays as it was, `buffer` the room that is left free, at most half the context.
+    """
+
+    auto: bool = True
+    keep_tokens: Count = 8_000
+    buffer: Count = 20_000
+
+
 class Configuration(Struct, frozen=True, kw_only=True):
     """Everything that can be configured. `Configuration()` is the built-in defaults."""
 
@@ -186,3 +197,4 @@ class Configuration(Struct, frozen=True, kw_only=True):
     permissions: Permissions = Permissions()
     recovery: Recovery = Recovery()
     tool_output: ToolOutputLimits = ToolOutputLimits()
+    compaction: Compaction = Compaction()

@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
@@ -35,13 +35,23 @@ from ..storage.database import Database, Owner
 from ..storage.outputs import OutputFiles
 from .agents import Agent, Agents
 from .blocking import Blocking, Threads
+from .client.calls import Calls
 from .client.client import Client
+from .client.context import ContextEntries
 from .client.memory import memory_pair
 from .client.scope import Background
 from .client.transport import Transport
 from .configuration import Configuration
+from .context.built_in import register_built_in
+from .context.instructions import Instructions
+from .context.observing import SourceDefect
+from .context.project import project_config_enabled
+from .context.registry import Contribution, Producer, SystemContextRegistry
+from .context.skills import Skills
+from .context.source import ContextSource
 from .feed import Feed
 from .gateway.connection import TransportClosed, serve_connection
+from .gateway.context_handlers import ContextHandlers
 from .gateway.instance_handlers import InstanceHandlers
 from .gateway.limits import Limits
 from .gateway.request_handlers import RequestHandlers
@@ -59,10 +69,13 @@ from .tools.bounding import OutputBounds
 from .tools.built_in import built_in_tools
 from .tools.capture import OutputLimits
 from .tools.registry import ToolRegistry
+from .tools.skill import skill_tool
 from .tools.tool import Tool, ToolContext
 
 if TYPE_CHECKING:
     from .gateway.listener import Listening
+
+T = TypeVar("T")
 
 MAX_PENDING = 1_000
 """Pending inputs of one session."""
@@ -84,6 +97,8 @@ class Runtime(Client):
         self._house = house
         self.tools = house.tools
         """Where tools are registered: `runtime.tools.register(tool)` until the registration is closed."""
+        self.context: EmbeddedContext = EmbeddedContext(self, house.context)
+        """The clients' entries, and where Context Sources are registered: `runtime.context.register(source)`."""
 
     async def listen(
         self,
@@ -104,6 +119,25 @@ class Runtime(Client):
         )
 
 
+class EmbeddedContext(ContextEntries):
+    """`client.context` with what only the same process can do."""
+
+    def __init__(self, calls: Calls, registry: SystemContextRegistry) -> None:
+        super().__init__(calls)
+        self._registry = registry
+
+    def register(self, source: ContextSource[T], *, location: str | None = None) -> Contribution:
+        """Contribute a Context Source, from the next boundary on, until the contribution is closed.
+
+        `location` (an absolute directory) confines it to sessions there. Raises `ContextKeyError` when the key is taken.
+        """
+        return self._registry.register(source, location=location)
+
+    def produce(self, key: str, producer: Producer, *, location: str | None = None) -> Contribution:
+        """Contribute whatever sources `producer` names at each boundary. Raises `ContextKeyError` as `register` does."""
+        return self._registry.produce(key, producer, location=location)
+
+
 class House:
     """All actors of one runtime. `run` is its life, `stop` its orderly end."""
 
@@ -120,6 +154,7 @@ class House:
         random_bytes: Callable[[int], bytes],
         take_over: bool,
         limits: Limits,
+        config_folder: str,
         tools: Sequence[Tool],
     ) -> None:
         self._path = Path(path)
@@ -143,6 +178,11 @@ class House:
         output_limits = OutputLimits(max_lines=bounds.max_lines, max_bytes=bounds.max_bytes)
         self.tools = ToolRegistry(OutputBounds(self._outputs, keeping, limits=output_limits, on_lost=self._output_lost))
         self._output_limits = output_limits
+        projects = project_config_enabled(environ)
+        self.context = SystemContextRegistry()
+        self._instructions = Instructions(blocking, config_folder=config_folder, projects=projects)
+        self._skills = Skills(blocking, config_folder=config_folder, projects=projects)
+        register_built_in(self.context, blocking=blocking, now_ms=now_ms, instructions=self._instructions)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start everything, live until `stop`, and end everything in order. Shielded from the embedder's cancellation."""
@@ -236,6 +276,7 @@ class House:
         router = Router(
             SessionHandlers(services, sessions, default_directory=self._directory).handlers(),
             RequestHandlers(services, sessions).handlers(),
+            ContextHandlers(services, sessions).handlers(),
             InstanceHandlers(services, self._feed, version=_version(), limits=self._limits).handlers(),
         )
         self._router = router
@@ -249,6 +290,7 @@ class House:
         )
         for tool in (*built_in, *self._given_tools):
             self.tools.register(tool)
+        self.tools.register(skill_tool(self._skills))
         async with trio.open_nursery() as actors:
             self._actors = actors
             await actors.start(sessions.run)
@@ -298,6 +340,11 @@ class House:
             max_pending=MAX_PENDING,
             policy=self._configuration.permissions.policy,
             random=self._random,
+            context=self.context,
+            skills=self._skills,
+            instructions=self._instructions,
+            diagnose=self._context_defect,
+            compaction=self._configuration.compaction,
         )
 
     def _random(self) -> float:
@@ -315,6 +362,11 @@ class House:
             except OSError as error:
                 _log.warning("old tool outputs could not be removed", error=str(error))
             await trio.sleep(SWEEP_SECONDS)
+
+    def _context_defect(self, defect: SourceDefect) -> None:
+        message = f"The context source {defect.key} cannot be observed: {defect.problem}"
+        diagnostic = ServerDiagnostic(name="context-unavailable", message=message)
+        self._feed.publish_live(Event(type=diagnostic.type, created=self._now_ms(), data=diagnostic))
 
     def _output_lost(self, context: ToolContext, error: str) -> None:
         message = f"A tool output of session {context.session_id} could not be kept whole: {error}"
@@ -335,12 +387,14 @@ async def open_runtime(
     random_bytes: Callable[[int], bytes] = os.urandom,
     take_over: bool = False,
     limits: Limits | None = None,
+    config_folder: str | Path | None = None,
 ) -> AsyncGenerator[Runtime]:
     """Run a durable runtime for the length of a block, and be its client.
 
     `path` is the store's file; None takes the configuration's. `configuration` None reads the user's settings and the
     environment, as the command line does. `directory` is the location of sessions that name none (default: the working
-    directory). `tools` are registered for all sessions. Clock, randomness, environment and the place for blocking work are
+    directory). `tools` are registered for all sessions. `config_folder` is where the user's `AGENTS.md` and skills lie
+    (default: the platform's folder for this program). Clock, randomness, environment and the place for blocking work are
     parameters so that tests own them.
 
     Raises `StoreInUseError`, `StoreVersionError`, `StoreUnsuitableError` or `StorageUnavailableError` when the store cannot be
@@ -360,6 +414,7 @@ async def open_runtime(
         random_bytes=random_bytes,
         take_over=take_over,
         limits=limits or Limits(),
+        config_folder=str(config_folder) if config_folder is not None else _config_folder(),
         tools=tools,
     )
     async with Background() as nursery:
@@ -373,6 +428,12 @@ async def open_runtime(
                 await runtime.aclose()
         finally:
             house.stop()
+
+
+def _config_folder() -> str:
+    import platformdirs
+
+    return platformdirs.user_config_dir("steerway", appauthor=False)
 
 
 def _version() -> str:

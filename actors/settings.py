@@ -32,7 +32,7 @@ ENVIRONMENT_PREFIX: Final = "STEERWAY_"
 DEFAULT_SOURCE: Final = "default"
 
 _GUARDED_SECTIONS: Final = ("providers", "store", "gateway", "permissions", "recovery")
-_ENVIRONMENT_SECTIONS: Final = ("store", "gateway", "models", "permissions", "recovery", "tool_output")
+_ENVIRONMENT_SECTIONS: Final = ("store", "gateway", "models", "permissions", "recovery", "tool_output", "compaction")
 _PATHS: Final[tuple[Key, ...]] = (("store", "path"),)
 _VENDORS: Final = (("openai", "openai-chat"), ("anthropic", "anthropic-messages"))
 """Providers that are there by their vendor's variables, and their protocols."""
@@ -207,6 +207,8 @@ def _environment_keys() -> Iterator[tuple[str, tuple[Key, object]]]:
 def _from_text(text: str, kind: object) -> object:
     if get_origin(kind) is tuple:
         return [part for part in (part.strip() for part in text.split(",")) if part]
+    if kind is bool:
+        return {"true": True, "1": True, "false": False, "0": False}.get(text.strip().lower(), text)
     if int in (kind, *get_args(kind)):
         try:
             return int(text)

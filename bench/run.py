@@ -23,6 +23,7 @@ FOLDER = Path(__file__).resolve().parent
 RESULTS = FOLDER / "RESULTS.md"
 QUESTIONS = {
     "admissions": "How much of a bare batching thread is left when 256 callers admit prompts durably at the same time?",
+    "boundary": "What does a Safe Provider-Turn Boundary cost with 20 sources, and how much of a request is cached prefix?",
     "decoding": "What does decoding a provider's stream cost, beyond splitting it and parsing its JSON?",
     "fan_out": "How close does delivery come to a bare loop that sends bytes?",
     "history": "What does a turn cost as its history grows, beyond sending that history?",

@@ -20,8 +20,12 @@ import trio
 
 from steerway.actors.agents import Agents
 from steerway.actors.blocking import Threads
-from steerway.actors.configuration import Configuration
+from steerway.actors.configuration import Compaction, Configuration
+from steerway.actors.context.instructions import Instructions
+from steerway.actors.context.registry import SystemContextRegistry
+from steerway.actors.context.skills import Skills
 from steerway.actors.feed import Feed
+from steerway.actors.gateway.context_handlers import ContextHandlers
 from steerway.actors.gateway.instance_handlers import InstanceHandlers
 from steerway.actors.gateway.limits import Limits
 from steerway.actors.gateway.listener import Listening, serve
@@ -108,11 +112,17 @@ async def open_stack(folder: Path, configuration: Configuration | None = None) -
         max_pending=1 << 40,
         policy="ask",
         random=random.random,
+        context=SystemContextRegistry(),
+        skills=Skills(blocking, config_folder=str(folder)),
+        instructions=Instructions(blocking, config_folder=str(folder)),
+        diagnose=lambda _: None,
+        compaction=Compaction(),
     )
     sessions = SessionRegistry(services, removed=feed.end_session)
     router = Router(
         SessionHandlers(services, sessions, default_directory="/").handlers(),
         RequestHandlers(services, sessions).handlers(),
+        ContextHandlers(services, sessions).handlers(),
         InstanceHandlers(services, feed, version="bench", limits=Limits()).handlers(),
     )
     try:

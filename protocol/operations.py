@@ -14,7 +14,9 @@ from typing import Annotated, Any
 import msgspec
 
 from .contract import ContractIR, Guard, Operation, Retry
+from .provider_context import ProviderContext
 from .values.agent import AgentInfo
+from .values.context import ContextEntry
 from .values.errors import (
     AgentNotFoundError,
     ConflictError,
@@ -38,7 +40,7 @@ from .values.message import Message
 from .values.model import CatalogModel, ModelRef
 from .values.page import Order, Page
 from .values.permission import PermissionReply, PermissionRequest, SavedPermission
-from .values.prompt import Admission, Delivery, PromptFileInput
+from .values.prompt import Admission, CompactControl, Delivery, MoveControl, PendingItem, PromptFileInput
 from .values.question import QuestionRequest
 from .values.server import Health, ServerInfo
 from .values.session import (
@@ -175,6 +177,24 @@ class QuestionParams(Params, frozen=True, kw_only=True):
     request_id: Annotated[RequestId, msgspec.Meta(max_length=200)]
 
 
+class MoveSession(Params, frozen=True, kw_only=True):
+    session_id: SessionId
+    location: Location
+
+
+class PutContextEntry(Params, frozen=True, kw_only=True):
+    """`value` is any JSON value, null included."""
+
+    session_id: SessionId
+    key: str
+    value: Any
+
+
+class RemoveContextEntry(Params, frozen=True, kw_only=True):
+    session_id: SessionId
+    key: str
+
+
 class ListMessages(Params, frozen=True, kw_only=True):
     """The first page takes `order` and `limit`; a continuation takes only `cursor`."""
 
@@ -267,14 +287,17 @@ SESSIONS_PROMPT: Operation[SendPrompt, Admission] = _operation(
     StorageUnavailableError,
     retry="keyed",
 )
-SESSIONS_PENDING: Operation[SessionParams, tuple[Admission, ...]] = _operation(
-    "sessions.pending", SessionParams, tuple[Admission, ...], "Admitted Prompts that wait, in admission order."
+SESSIONS_PENDING: Operation[SessionParams, tuple[PendingItem, ...]] = _operation(
+    "sessions.pending",
+    SessionParams,
+    tuple[PendingItem, ...],
+    "What waits in the inbox, in admission order: Admitted Prompts and control items.",
 )
 SESSIONS_WITHDRAW: Operation[PromptParams, WithdrawOutcome] = _operation(
     "sessions.withdraw",
     PromptParams,
     WithdrawOutcome,
-    "Take a pending prompt back; the answer says whether promotion was faster.",
+    "Take a pending prompt or control item back; the answer says whether promotion was faster.",
     PromptNotFoundError,
     StorageUnavailableError,
     retry="keyed",
@@ -361,6 +384,49 @@ SESSIONS_SWITCH_AGENT: Operation[SwitchAgent, Session] = _operation(
     Session,
     "Select the agent of the next Provider Turn.",
     AgentNotFoundError,
+    StorageUnavailableError,
+    retry="keyed",
+)
+SESSIONS_PROVIDER_CONTEXT: Operation[SessionParams, ProviderContext] = _operation(
+    "sessions.provider_context",
+    SessionParams,
+    ProviderContext,
+    "What the provider would be sent now: epoch, sources, and the request of the next turn. Commits nothing and wakes nothing.",
+)
+SESSIONS_COMPACT: Operation[SessionParams, CompactControl] = _operation(
+    "sessions.compact",
+    SessionParams,
+    CompactControl,
+    "Ask for a compaction: an item of the inbox, behind which input waits. Asked again, the one that waits is answered.",
+    InboxFullError,
+    StorageUnavailableError,
+    retry="keyed",
+)
+SESSIONS_MOVE: Operation[MoveSession, MoveControl] = _operation(
+    "sessions.move",
+    MoveSession,
+    MoveControl,
+    "Move the session to another location. It waits in the inbox like a compaction; the next turn begins a new Context Epoch.",
+    InboxFullError,
+    StorageUnavailableError,
+    retry="keyed",
+)
+CONTEXT_LIST: Operation[SessionParams, tuple[ContextEntry, ...]] = _operation(
+    "context.list", SessionParams, tuple[ContextEntry, ...], "The context entries that clients keep for a session, by key."
+)
+CONTEXT_PUT: Operation[PutContextEntry, ContextEntry] = _operation(
+    "context.put",
+    PutContextEntry,
+    ContextEntry,
+    "Keep a context entry for a session; its model is told at the next turn. Wakes nothing.",
+    StorageUnavailableError,
+    retry="keyed",
+)
+CONTEXT_REMOVE: Operation[RemoveContextEntry, None] = _operation(
+    "context.remove",
+    RemoveContextEntry,
+    None,
+    "Remove a context entry; removing one that is not there is no error.",
     StorageUnavailableError,
     retry="keyed",
 )
@@ -465,7 +531,13 @@ CONTRACT = ContractIR(
         SESSIONS_FORK,
         SESSIONS_MESSAGE,
         SESSIONS_CONTEXT,
+        SESSIONS_PROVIDER_CONTEXT,
+        SESSIONS_COMPACT,
+        SESSIONS_MOVE,
         SESSIONS_ATTACH,
+        CONTEXT_LIST,
+        CONTEXT_PUT,
+        CONTEXT_REMOVE,
         PERMISSIONS_LIST,
         PERMISSIONS_REPLY,
         PERMISSIONS_SAVED,

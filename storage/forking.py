@@ -6,6 +6,7 @@ Rules:
   was copied is used up or waits in the child; its totals begin at nothing, for the spending was its origin's.
 - It is no child in the sense of `parent_id`: a conversation of its own, that stays when its origin is removed. Its first
   event takes title and metadata as they are now; agent and model follow from the copied switches.
+- The baseline and the snapshot of its Context Epoch are its origin's, verbatim; it works where its origin worked then.
 - Copied events keep their times; events of a type that is not known cannot be renamed and stay behind.
 """
 
@@ -18,6 +19,13 @@ import msgspec
 
 from ..protocol.values import (
     CallId,
+    CompactionCompleted,
+    CompactionFailed,
+    CompactionStarted,
+    ContextUpdated,
+    ControlAdmitted,
+    ControlWithdrawn,
+    EpochStarted,
     Event,
     EventData,
     EventId,
@@ -28,7 +36,9 @@ from ..protocol.values import (
     PromptWithdrawn,
     Session,
     SessionCreated,
+    SessionMoved,
     SyntheticAdded,
+    ToolPruned,
     TurnCompleted,
     TurnFailed,
     TurnInterrupted,
@@ -87,15 +97,25 @@ def fork(
     assert isinstance(first, SessionCreated)
     beginning = SessionCreated(
         title=origin.title if title is None else title,
-        location=origin.location,
+        location=first.location,
         agent=first.agent,
         model=first.model,
         metadata=origin.metadata,
     )
     rename = _Renaming(ids)
-    copies = [Copied(ids.event(), event.created, rename(event.data)) for event in _history(settled)]
+    history = enumerate(_history(settled), 1)
+    copies = [Copied(ids.event(), event.created, _placed(rename(event.data), seq)) for seq, event in history]
     end = SessionForked(parent_id=origin.id, parent_seq=len(settled), before=before)
     return [Copied(ids.event(), created, beginning), *copies, Copied(ids.event(), created, end)]
+
+
+def _placed(data: EventData, before: int) -> EventData:
+    """The event for its place in the child's log, behind the sequence `before`: a baseline covers what stands before it."""
+    match data:
+        case EpochStarted():
+            return msgspec.structs.replace(data, baseline_seq=before)
+        case _:
+            return data
 
 
 def settled_events(log: Sequence[Event], before: MessageId | None) -> Sequence[Event]:
@@ -106,9 +126,9 @@ def settled_events(log: Sequence[Event], before: MessageId | None) -> Sequence[E
         if before is not None and _shown(event.data) == before:
             break
         match event.data:
-            case TurnStarted(assistant_message_id=turn):
+            case TurnStarted(assistant_message_id=turn) | CompactionStarted(message_id=turn):
                 pass
-            case TurnCompleted() | TurnFailed() | TurnInterrupted():
+            case TurnCompleted() | TurnFailed() | TurnInterrupted() | CompactionCompleted() | CompactionFailed():
                 turn = None
             case _:
                 pass
@@ -127,6 +147,8 @@ def _shown(data: EventData) -> MessageId | None:
             return id
         case AgentSwitched(message_id=id) | ModelSwitched(message_id=id):
             return id
+        case ContextUpdated(message_id=id) | CompactionStarted(message_id=id):
+            return id
         case _:
             return None
 
@@ -137,7 +159,7 @@ def _history(events: Iterable[Event]) -> list[Event]:
     ended: set[RequestId] = set()
     for event in events:
         match event.data:
-            case PromptPromoted(message_id=id):
+            case PromptPromoted(message_id=id) | SessionMoved(message_id=id) | CompactionStarted(message_id=id):
                 promoted.add(id)
             case PermissionReplied(request_id=request) | QuestionReplied(request_id=request):
                 ended.add(request)
@@ -148,9 +170,11 @@ def _history(events: Iterable[Event]) -> list[Event]:
     kept: list[Event] = []
     for event in events:
         match event.data:
-            case SessionCreated() | SessionUpdated() | SessionForked() | PromptWithdrawn() | UnknownData():
+            case SessionCreated() | SessionUpdated() | SessionForked() | PromptWithdrawn() | ControlWithdrawn() | UnknownData():
                 continue
             case PromptAdmitted(message_id=id) | PromptRedelivered(message_id=id) if id not in promoted:
+                continue
+            case ControlAdmitted(message_id=id) if id not in promoted:
                 continue
             case PermissionAsked(request_id=request) | QuestionAsked(request_id=request) if request not in ended:
                 continue
@@ -186,4 +210,9 @@ class _Renaming:
                 if former not in self._known:
                     self._known[former] = make()
                 changed[field] = self._known[former]
+        match data:
+            case ToolPruned(call_ids=calls):
+                changed["call_ids"] = tuple(self._known.get(call, call) for call in calls)
+            case _:
+                pass
         return msgspec.structs.replace(data, **changed)

@@ -1,4 +1,4 @@
-"""Inbox rows: every Admitted Prompt and its fate.
+"""Inbox rows: every Admitted Prompt and control item, and its fate.
 
 A row is kept after promotion and withdrawal, so that an exact retry finds its receipt. It holds no prompt: that stands in
 the event of the admission, and a prompt of megabytes is written once less.
@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..protocol.values import Admission, Delivery, MessageId, PromptAdmitted, SessionId, decode_event
+from ..protocol.values import (
+    Admission,
+    CompactControl,
+    ControlAdmitted,
+    ControlItem,
+    ControlKind,
+    Delivery,
+    MessageId,
+    MoveControl,
+    PendingItem,
+    PromptAdmitted,
+    SessionId,
+    decode_event,
+)
 from .statements import Cursor
 
 _ADMISSION = (
@@ -23,17 +36,36 @@ _COUNT = f"SELECT count(*) FROM inbox i WHERE {_WAITING}"  # noqa: S608 - put to
 
 def find(cursor: Cursor, message_id: MessageId) -> Admission | None:
     """The receipt of the prompt with that id in any session, or None when it was never admitted."""
+    found = find_item(cursor, message_id)
+    return found if isinstance(found, Admission) else None
+
+
+def find_item(cursor: Cursor, message_id: MessageId) -> PendingItem | None:
+    """The prompt or control item with that id in any session, whatever became of it."""
     rows = cursor.execute(_FIND, (message_id,)).fetchall()
-    return _admission(rows[0]) if rows else None
+    return _item(rows[0]) if rows else None
 
 
-def pending(cursor: Cursor, session_id: SessionId) -> list[Admission]:
+def pending(cursor: Cursor, session_id: SessionId) -> list[PendingItem]:
     """What waits, in admission order."""
-    return [_admission(row) for row in cursor.execute(_PENDING, (session_id,)).fetchall()]
+    return [_item(row) for row in cursor.execute(_PENDING, (session_id,)).fetchall()]
+
+
+def pending_control(cursor: Cursor, session_id: SessionId, kind: ControlKind) -> ControlItem | None:
+    """The first control item of a kind that waits, if any does."""
+    for item in pending(cursor, session_id):
+        match item:
+            case CompactControl() if kind == "compact":
+                return item
+            case MoveControl() if kind == "move":
+                return item
+            case _:
+                pass
+    return None
 
 
 def pending_count(cursor: Cursor, session_id: SessionId) -> int:
-    """How many prompts wait."""
+    """How many items wait."""
     return int(cursor.execute(_COUNT, (session_id,)).fetchall()[0][0])
 
 
@@ -47,6 +79,14 @@ def admit(cursor: Cursor, session: int, message_id: MessageId, delivery: Deliver
     cursor.execute(
         "INSERT INTO inbox (id, session, kind, delivery, admitted_seq) VALUES (?, ?, 'prompt', ?, ?)",
         (message_id, session, delivery, seq),
+    )
+
+
+def admit_control(cursor: Cursor, session: int, message_id: MessageId, kind: ControlKind, seq: int) -> None:
+    """A new pending row of a control item. Raises `apsw.ConstraintError` when the inbox knows the id."""
+    cursor.execute(
+        "INSERT INTO inbox (id, session, kind, delivery, admitted_seq) VALUES (?, ?, ?, '', ?)",
+        (message_id, session, kind, seq),
     )
 
 
@@ -77,18 +117,37 @@ def withdraw(cursor: Cursor, session: int, message_id: MessageId, seq: int) -> b
     return cursor.connection.changes() == 1
 
 
-def _admission(row: tuple[Any, ...]) -> Admission:
+def _item(row: tuple[Any, ...]) -> PendingItem:
     message_id, session_id, delivery, admitted_seq, promoted_seq, withdrawn_seq, created, body = row
-    data = decode_event(body).data
-    assert isinstance(data, PromptAdmitted)
-    return Admission(
-        id=message_id,
-        session_id=session_id,
-        prompt=data.prompt,
-        delivery=delivery,
-        admitted_seq=admitted_seq,
-        created=created,
-        metadata=data.metadata,
-        promoted_seq=promoted_seq,
-        withdrawn_seq=withdrawn_seq,
-    )
+    match decode_event(body).data:
+        case PromptAdmitted(prompt=prompt, metadata=metadata):
+            return Admission(
+                id=message_id,
+                session_id=session_id,
+                prompt=prompt,
+                delivery=delivery,
+                admitted_seq=admitted_seq,
+                created=created,
+                metadata=metadata,
+                promoted_seq=promoted_seq,
+                withdrawn_seq=withdrawn_seq,
+            )
+        case ControlAdmitted(kind="move", location=location) if location is not None:
+            return MoveControl(
+                id=message_id,
+                session_id=session_id,
+                location=location,
+                admitted_seq=admitted_seq,
+                created=created,
+                delivered_seq=promoted_seq,
+                withdrawn_seq=withdrawn_seq,
+            )
+        case _:
+            return CompactControl(
+                id=message_id,
+                session_id=session_id,
+                admitted_seq=admitted_seq,
+                created=created,
+                delivered_seq=promoted_seq,
+                withdrawn_seq=withdrawn_seq,
+            )

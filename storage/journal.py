@@ -11,17 +11,21 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..protocol.values import (
     Admission,
     AssistantMessage,
     CallId,
+    ContextEntry,
+    ControlItem,
+    ControlKind,
     Event,
     EventData,
     EventId,
     MessageId,
     PartId,
+    PendingItem,
     SessionCreated,
     SessionId,
     decode_event,
@@ -32,7 +36,8 @@ from ..protocol.values.ids import RequestId
 from ..protocol.values.permission import PermissionRequest, SavedPermission
 from ..protocol.values.question import QuestionRequest
 from ..protocol.values.session import PromptOutcome
-from . import approvals, attempts, fragments, inbox, managed, messages, removal, requests, sessions
+from . import approvals, attempts, entries, epochs, fragments, inbox, managed, messages, removal, requests, sessions
+from .epochs import EpochRecord
 from .forking import NewIds, fork
 from .keys import Keys, SessionKey
 from .leftovers import Unfinished, unfinished
@@ -154,6 +159,28 @@ class Transaction:
         """Keep an approval for all sessions of a directory; one that says the same already stays as it is."""
         approval = SavedPermission(id=id, directory=directory, action=action, resource=resource, created=created)
         self.write(lambda cursor, _: approvals.save(cursor, approval))
+
+    def put_entry(self, session_id: SessionId, key: str, value: Any, now: int) -> None:
+        """Keep a context entry of the session. Raises `SessionNotFoundError`."""
+        self.head(session_id)
+
+        def work(cursor: Cursor, keys: Keys) -> None:
+            session = keys.session(session_id)
+            assert session is not None
+            entries.put(cursor, session.key, key, value, now)
+
+        self.write(work)
+
+    def remove_entry(self, session_id: SessionId, key: str) -> bool:
+        """Drop a context entry; False when there is none. Raises `SessionNotFoundError`."""
+        self.head(session_id)
+
+        def work(cursor: Cursor, keys: Keys) -> bool:
+            session = keys.session(session_id)
+            assert session is not None
+            return entries.remove(cursor, session.key, key)
+
+        return self.write(work)
 
     def forget_permission(self, id: str) -> bool:
         """Drop a kept approval; False when there is none by that id."""
@@ -290,13 +317,38 @@ class Transaction:
             self._unclaimed.add(message_id)
         return owner
 
-    def pending(self, session_id: SessionId) -> list[Admission]:
-        """Admitted Prompts that wait, in admission order."""
+    def find_item(self, message_id: MessageId) -> PendingItem | None:
+        """The prompt or control item with that id, in whatever session and whatever became of it."""
+        self._check()
+        return inbox.find_item(self._cursor, message_id)
+
+    def pending_control(self, session_id: SessionId, kind: ControlKind) -> ControlItem | None:
+        """The first control item of a kind that waits, if any does."""
+        self._check()
+        return inbox.pending_control(self._cursor, session_id, kind)
+
+    def epoch(self, session_id: SessionId) -> EpochRecord | None:
+        """The session's active Context Epoch, or None."""
+        self._check()
+        return epochs.find(self._cursor, session_id)
+
+    def context_entries(self, session_id: SessionId) -> list[ContextEntry]:
+        """The session's API-managed context entries by key."""
+        self._check()
+        return entries.listed(self._cursor, session_id)
+
+    def told_paths(self, session_id: SessionId) -> set[str]:
+        """The instruction files that the session was told in messages of their own."""
+        self._check()
+        return messages.told_paths(self._cursor, session_id)
+
+    def pending(self, session_id: SessionId) -> list[PendingItem]:
+        """What waits in the inbox, in admission order."""
         self._check()
         return inbox.pending(self._cursor, session_id)
 
     def pending_count(self, session_id: SessionId) -> int:
-        """How many Admitted Prompts wait."""
+        """How many items wait."""
         self._check()
         return inbox.pending_count(self._cursor, session_id)
 

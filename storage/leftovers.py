@@ -7,6 +7,7 @@ import msgspec
 from ..protocol.values import (
     ABORTED,
     CallId,
+    CompactionFailed,
     EventData,
     Failure,
     MessageId,
@@ -26,6 +27,7 @@ from . import requests
 from .requests import RequestState
 from .statements import Cursor
 
+INTERRUPTED_COMPACTION = Failure(type=ABORTED, message="The compaction was interrupted.")
 INTERRUPTED_CALL = Failure(type=ABORTED, message="Tool execution interrupted.")
 
 _tool = msgspec.msgpack.Decoder(ToolPart)
@@ -56,18 +58,28 @@ class OpenCall(msgspec.Struct, frozen=True):
 
 
 class Unfinished(msgspec.Struct, frozen=True):
-    """Turns without a terminal event, fragments without end, calls without settlement, requests without a reply."""
+    """Turns without a terminal event, fragments without end, calls without settlement, requests without a reply, compactions
+    without an end.
+    """
 
     turns: tuple[MessageId, ...]
     fragments: tuple[OpenFragment, ...]
     calls: tuple[OpenCall, ...]
     requests: tuple[RequestState, ...] = ()
+    compactions: tuple[MessageId, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.turns or self.fragments or self.calls or self.requests)
+        return bool(self.turns or self.fragments or self.calls or self.requests or self.compactions)
 
 
-_TURNS = "SELECT id FROM message WHERE session = (SELECT key FROM session WHERE id = ?) AND open = 1 ORDER BY seq"
+_TURNS = (
+    "SELECT id FROM message WHERE session = (SELECT key FROM session WHERE id = ?) AND open = 1"
+    " AND kind = 'assistant' ORDER BY seq"
+)
+_COMPACTIONS = (
+    "SELECT id FROM message WHERE session = (SELECT key FROM session WHERE id = ?) AND open = 1"
+    " AND kind = 'compaction' ORDER BY seq"
+)
 _PARTS = (
     "SELECT m.id, p.id, p.kind, p.body, f.text FROM message_part p JOIN message m ON m.key = p.message"
     " LEFT JOIN open_fragment f ON f.message = p.message AND f.part = p.id"
@@ -91,7 +103,9 @@ def unfinished(cursor: Cursor, session_id: SessionId) -> Unfinished:
             calls.append(_call(message_id, _tool.decode(body), text))
         else:
             fragments.append(OpenFragment(message_id, part_id, kind, text or ""))
-    return Unfinished(tuple(turns), tuple(fragments), tuple(calls), tuple(requests.left_open(cursor, session_id)))
+    compactions = tuple([row[0] for row in cursor.execute(_COMPACTIONS, (session_id,)).fetchall()])
+    asked = tuple(requests.left_open(cursor, session_id))
+    return Unfinished(tuple(turns), tuple(fragments), tuple(calls), asked, compactions)
 
 
 def settlement(found: Unfinished) -> list[EventData]:
@@ -113,6 +127,7 @@ def settlement(found: Unfinished) -> list[EventData]:
             written = call.input_text
             data.append(ToolInputEnded(assistant_message_id=call.assistant_message_id, call_id=call.call_id, text=written))
         data.append(ToolFailed(assistant_message_id=call.assistant_message_id, call_id=call.call_id, error=INTERRUPTED_CALL))
+    data.extend(CompactionFailed(message_id=message, error=INTERRUPTED_COMPACTION) for message in found.compactions)
     data.extend(TurnInterrupted(assistant_message_id=turn, reason="recovery") for turn in found.turns)
     return data
 

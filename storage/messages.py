@@ -16,11 +16,13 @@ from ..protocol.values import (
     AssistantContent,
     AssistantMessage,
     CallId,
+    CompactionMessage,
     Message,
     MessageId,
     ModelSwitchedMessage,
     SessionId,
     SyntheticMessage,
+    SystemMessage,
     ToolPart,
     UserMessage,
 )
@@ -30,17 +32,27 @@ from .statements import Cursor
 KINDS: dict[type[Message], str] = {
     UserMessage: "user",
     SyntheticMessage: "synthetic",
+    SystemMessage: "system",
+    CompactionMessage: "compaction",
     AgentSwitchedMessage: "agent-switched",
     ModelSwitchedMessage: "model-switched",
     AssistantMessage: "assistant",
 }
 """What the column `kind` says of each message type: its tag on the wire."""
 
+_HAVE_AN_END = (AssistantMessage, CompactionMessage)
+_RECENT_COMPACTIONS = (
+    "SELECT kind, body FROM message WHERE session = (SELECT key FROM session WHERE id = ?)"
+    " AND kind IN ('compaction', 'model-switched') ORDER BY seq DESC LIMIT ?"
+)
+
 PartT = TypeVar("PartT", bound=AssistantContent)
 
 _encoder = msgspec.msgpack.Encoder()
 _message: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 _assistant = msgspec.msgpack.Decoder(AssistantMessage)
+_compaction = msgspec.msgpack.Decoder(CompactionMessage)
+_synthetic = msgspec.msgpack.Decoder(SyntheticMessage)
 _tool = msgspec.msgpack.Decoder(ToolPart)
 _content: msgspec.msgpack.Decoder[AssistantContent] = msgspec.msgpack.Decoder(AssistantContent)
 
@@ -57,7 +69,7 @@ def insert(cursor: Cursor, session: int, seq: int, message: Message) -> int:
     """A new message; returns its key. Raises `apsw.ConstraintError` when its id is shown already."""
     cursor.execute(
         "INSERT INTO message (id, session, seq, kind, open, body) VALUES (?, ?, ?, ?, ?, ?)",
-        (message.id, session, seq, KINDS[type(message)], int(type(message) is AssistantMessage), _encoder.encode(message)),
+        (message.id, session, seq, KINDS[type(message)], int(type(message) in _HAVE_AN_END), _encoder.encode(message)),
     )
     return cursor.connection.last_insert_rowid()
 
@@ -76,11 +88,62 @@ def update_assistant(cursor: Cursor, key: int, message: AssistantMessage) -> Non
         cursor.execute("UPDATE message SET open = 0, body = ? WHERE key = ?", (_encoder.encode(message), key))
 
 
+def open_compaction(cursor: Cursor, session: int, message_id: MessageId) -> tuple[int, int, CompactionMessage] | None:
+    """Key, sequence and message of a compaction that has no end yet, or None."""
+    rows = cursor.execute(
+        "SELECT key, seq, body FROM message WHERE id = ? AND session = ? AND kind = 'compaction' AND open = 1",
+        (message_id, session),
+    ).fetchall()
+    return (rows[0][0], rows[0][1], _compaction.decode(rows[0][2])) if rows else None
+
+
+def end_compaction(cursor: Cursor, key: int, message: CompactionMessage) -> None:
+    """The compaction has its end."""
+    cursor.execute("UPDATE message SET open = 0, body = ? WHERE key = ?", (_encoder.encode(message), key))
+
+
+def failures_in_a_row(cursor: Cursor, session_id: SessionId, limit: int) -> int:
+    """How many compactions failed since one was completed or the model was switched; counted up to `limit`."""
+    count = 0
+    for kind, body in cursor.execute(_RECENT_COMPACTIONS, (session_id, limit)).fetchall():
+        if kind != "compaction" or _compaction.decode(body).error is None:
+            break
+        count += 1
+    return count
+
+
+def last_summary(cursor: Cursor, session_id: SessionId) -> CompactionMessage | None:
+    """The compaction with which the session's history begins."""
+    rows = cursor.execute(
+        "SELECT m.body FROM session s JOIN message m ON m.session = s.key AND m.seq = s.compacted_seq WHERE s.id = ?",
+        (session_id,),
+    ).fetchall()
+    return _compaction.decode(rows[0][0]) if rows else None
+
+
+def told_paths(cursor: Cursor, session_id: SessionId) -> set[str]:
+    """The instruction files that synthetic messages of the session have told already."""
+    rows = cursor.execute(
+        "SELECT body FROM message WHERE session = (SELECT key FROM session WHERE id = ?) AND kind = 'synthetic'", (session_id,)
+    ).fetchall()
+    return {path for (body,) in rows for path in _synthetic.decode(body).paths or ()}
+
+
+def call_by_id(cursor: Cursor, session: int, call_id: CallId) -> tuple[int, ToolPart] | None:
+    """Message key and part of a call of the session, whatever message it belongs to."""
+    rows = cursor.execute(
+        "SELECT p.message, p.body FROM message m JOIN message_part p ON p.message = m.key"
+        " WHERE m.session = ? AND p.id = ? AND p.kind = 'tool'",
+        (session, call_id),
+    ).fetchall()
+    return (rows[0][0], _tool.decode(rows[0][1])) if rows else None
+
+
 def running_turn(cursor: Cursor, session_id: SessionId) -> AssistantMessage | None:
     """The message of the session's open turn with its parts, or None when no turn is open."""
     rows = cursor.execute(
         "SELECT key, kind, body FROM message WHERE session = (SELECT key FROM session WHERE id = ?) AND open = 1"
-        " ORDER BY seq DESC LIMIT 1",
+        " AND kind = 'assistant' ORDER BY seq DESC LIMIT 1",
         (session_id,),
     ).fetchall()
     if not rows:

@@ -11,6 +11,11 @@ from __future__ import annotations
 
 from ..protocol.values import (
     CallId,
+    CompactionCompleted,
+    CompactionFailed,
+    CompactionStarted,
+    ControlAdmitted,
+    ControlWithdrawn,
     Event,
     MessageId,
     PromptAdmitted,
@@ -19,6 +24,7 @@ from ..protocol.values import (
     ReasoningEnded,
     ReasoningStarted,
     SessionCreated,
+    SessionMoved,
     TextEnded,
     TextStarted,
     ToolCalled,
@@ -61,6 +67,7 @@ class SessionLog:
         """Whether the fragment is open."""
         self._calls: dict[_Key, str] = {}
         """`writing`, `written`, `running` or `settled`."""
+        self._compacting: set[MessageId] = set()
         self._requests: dict[RequestId, _Key | None] = {}
         """The call that waits, None once the request has its end."""
 
@@ -76,6 +83,7 @@ class SessionLog:
         self._turns(seq, event)
         self._parts(seq, event)
         self._waits(seq, event)
+        self._compactions(seq, event)
 
     def left_open(self) -> list[str]:
         """What has no end yet, as sentences."""
@@ -83,18 +91,40 @@ class SessionLog:
         found += [f"fragment {part} has no end" for (_, part), open in self._fragments.items() if open]
         found += [f"call {call} has no settlement" for (_, call), state in self._calls.items() if state != "settled"]
         found += [f"request {request} has no end" for request, call in self._requests.items() if call is not None]
+        found += [f"compaction {compaction} has no end" for compaction in self._compacting]
         return found
+
+    def _compactions(self, seq: int, event: Event) -> None:
+        match event.data:
+            case CompactionStarted(message_id=id):
+                if self._turn is not None or self._compacting:
+                    self._fault(seq, f"starts compaction {id} while something else is open")
+                self._compacting.add(id)
+            case CompactionCompleted(message_id=id) | CompactionFailed(message_id=id):
+                if id not in self._compacting:
+                    self._fault(seq, f"ends compaction {id}, which is not open")
+                self._compacting.discard(id)
+            case _:
+                pass
 
     def _fault(self, seq: int, what: str) -> None:
         self.faults.append(f"event {seq} {what}")
 
     def _inbox(self, seq: int, event: Event) -> None:
         match event.data:
-            case PromptAdmitted(message_id=id):
+            case PromptAdmitted(message_id=id) | ControlAdmitted(message_id=id):
                 if id in self._waiting or id in self._decided:
                     self._fault(seq, f"admits {id} again")
                 self._waiting.add(id)
-            case PromptPromoted(message_id=id) | PromptWithdrawn(message_id=id):
+            case CompactionStarted(message_id=id) if id not in self._waiting:
+                pass
+            case (
+                PromptPromoted(message_id=id)
+                | PromptWithdrawn(message_id=id)
+                | ControlWithdrawn(message_id=id)
+                | SessionMoved(message_id=id)
+                | CompactionStarted(message_id=id)
+            ):
                 if id not in self._waiting:
                     self._fault(seq, f"is another fate of {id}" if id in self._decided else f"is a fate of unknown {id}")
                 self._waiting.discard(id)

@@ -143,11 +143,13 @@ def parts_between(cursor: Cursor, session: Any, first: int, last: int) -> list[R
 
 _MESSAGES_UP = (
     "SELECT seq, key, kind, body FROM message WHERE session = ? AND seq > ?"
-    " AND kind IN ('user', 'synthetic', 'agent-switched', 'model-switched', 'assistant') ORDER BY seq LIMIT ?"
+    " AND kind IN ('user', 'synthetic', 'system', 'compaction', 'agent-switched', 'model-switched', 'assistant')"
+    " ORDER BY seq LIMIT ?"
 )
 _MESSAGES_DOWN = (
     "SELECT seq, key, kind, body FROM message WHERE session = ? AND seq < ?"
-    " AND kind IN ('user', 'synthetic', 'agent-switched', 'model-switched', 'assistant') ORDER BY seq DESC LIMIT ?"
+    " AND kind IN ('user', 'synthetic', 'system', 'compaction', 'agent-switched', 'model-switched', 'assistant')"
+    " ORDER BY seq DESC LIMIT ?"
 )
 
 

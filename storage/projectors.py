@@ -22,7 +22,15 @@ from ..protocol.values import (
     ABORTED,
     AssistantMessage,
     CallId,
+    CompactionCompleted,
+    CompactionFailed,
+    CompactionMessage,
+    CompactionStarted,
     CompletedOutcome,
+    ContextUpdated,
+    ControlAdmitted,
+    ControlWithdrawn,
+    EpochStarted,
     EventData,
     FailedOutcome,
     Failure,
@@ -40,8 +48,10 @@ from ..protocol.values import (
     ReasoningStarted,
     SessionCreated,
     SessionId,
+    SessionMoved,
     SyntheticAdded,
     SyntheticMessage,
+    SystemMessage,
     TextEnded,
     TextPart,
     TextStarted,
@@ -53,6 +63,7 @@ from ..protocol.values import (
     ToolInputStarted,
     ToolPart,
     ToolPending,
+    ToolPruned,
     ToolRunning,
     ToolSucceeded,
     TurnCompleted,
@@ -76,7 +87,7 @@ from ..protocol.values.event import (
 )
 from ..protocol.values.ids import RequestId
 from ..protocol.values.message import AgentSwitchedMessage, Retry
-from . import attempts, fragments, inbox, managed, messages, removal, requests, sessions
+from . import attempts, epochs, fragments, inbox, managed, messages, removal, requests, sessions
 from .keys import Keys, SessionKey
 from .requests import RequestKind
 from .statements import Cursor
@@ -183,8 +194,127 @@ def _prompt_redelivered(place: Place, data: PromptRedelivered) -> None:
         raise IllegalEventError(f"Prompt {data.message_id!r} is not pending and keeps its delivery.")
 
 
+def _control_admitted(place: Place, data: ControlAdmitted) -> None:
+    try:
+        inbox.admit_control(place.cursor, place.session, data.message_id, data.kind, place.seq)
+    except apsw.ConstraintError:
+        raise _taken(data.message_id) from None
+    place.unclaimed.discard(data.message_id)
+
+
+def _control_withdrawn(place: Place, data: ControlWithdrawn) -> None:
+    if not inbox.withdraw(place.cursor, place.session, data.message_id, place.seq):
+        raise IllegalEventError(f"Control item {data.message_id!r} is not pending and cannot be withdrawn.")
+
+
+def _session_moved(place: Place, data: SessionMoved) -> None:
+    if not inbox.promote(place.cursor, place.session, data.message_id, place.seq):
+        raise IllegalEventError(f"Control item {data.message_id!r} is not pending and cannot be delivered.")
+    sessions.move(place.cursor, place.session, data.location.directory)
+    epochs.clear(place.cursor, place.session)
+
+
 def _synthetic_added(place: Place, data: SyntheticAdded) -> None:
-    _create(place, SyntheticMessage(id=data.message_id, created=place.created, text=data.text))
+    _create(place, SyntheticMessage(id=data.message_id, created=place.created, text=data.text, paths=data.paths))
+
+
+# --- System Context -----------------------------------------------------------------------------------------------
+
+
+def _epoch_started(place: Place, data: EpochStarted) -> None:
+    epochs.start(
+        place.cursor,
+        place.session,
+        baseline=data.baseline,
+        snapshot=data.snapshot,
+        baseline_seq=data.baseline_seq,
+        reason=data.reason,
+    )
+
+
+def _context_updated(place: Place, data: ContextUpdated) -> None:
+    if not epochs.update(place.cursor, place.session, data.entries, data.dropped):
+        raise IllegalEventError(f"Session {place.session_id!r} has no Context Epoch that could be updated.")
+    _create(place, SystemMessage(id=data.message_id, created=place.created, text=data.text))
+
+
+# --- compaction ---------------------------------------------------------------------------------------------------
+
+
+def _compaction_started(place: Place, data: CompactionStarted) -> None:
+    message = CompactionMessage(id=data.message_id, created=place.created, reason=data.reason)
+    if inbox.promote(place.cursor, place.session, data.message_id, place.seq):
+        _insert(place, message)
+    else:
+        _create(place, message)
+
+
+def _compaction_completed(place: Place, data: CompactionCompleted) -> None:
+    key, seq, message = _open_compaction(place, data.message_id)
+    cost = float(data.cost)
+    messages.end_compaction(
+        place.cursor,
+        key,
+        msgspec.structs.replace(
+            message,
+            summary=data.summary,
+            recent=data.recent,
+            model=data.model,
+            tokens=data.tokens,
+            cost=cost,
+            completed=place.created,
+        ),
+    )
+    sessions.add_usage(place.cursor, place.session, data.tokens, cost)
+    sessions.compact(place.cursor, place.session, seq)
+    epochs.make_stale(place.cursor, place.session)
+
+
+def _compaction_failed(place: Place, data: CompactionFailed) -> None:
+    key, _, message = _open_compaction(place, data.message_id)
+    cost = None if data.cost is None else float(data.cost)
+    messages.end_compaction(
+        place.cursor,
+        key,
+        msgspec.structs.replace(message, error=data.error, tokens=data.tokens, cost=cost, completed=place.created),
+    )
+    sessions.add_usage(place.cursor, place.session, data.tokens, cost)
+    if message.reason == "overflow":
+        _give_up(place)
+
+
+def _give_up(place: Place) -> None:
+    """The turn that was to be made again with a smaller history has failed for good."""
+    last = attempts.last_turn(place.cursor, place.session_id)
+    if last is None or last.outcome is not None:
+        return
+    key = _assistant(place, last.assistant_message_id)
+    error = messages.assistant(place.cursor, key).error
+    if error is not None:
+        attempts.conclude(place.cursor, key, last.attempt, FailedOutcome(error=error))
+        sessions.mark_answered(place.cursor, place.session)
+
+
+def _tool_pruned(place: Place, data: ToolPruned) -> None:
+    for call_id in data.call_ids:
+        found = messages.call_by_id(place.cursor, place.session, call_id)
+        if found is None:
+            raise IllegalEventError(f"Session {place.session_id!r} has no call {call_id!r}.")
+        key, part = found
+        match part.state:
+            case ToolCompleted() if not part.executed:
+                state = msgspec.structs.replace(part.state, pruned=True)
+                messages.update_tool(place.cursor, key, msgspec.structs.replace(part, state=state), settled=True)
+            case _:
+                raise IllegalEventError(f"Call {call_id!r} has no local result that could be pruned.")
+    epochs.make_stale(place.cursor, place.session)
+
+
+def _open_compaction(place: Place, message_id: MessageId) -> tuple[int, int, CompactionMessage]:
+    found = messages.open_compaction(place.cursor, place.session, message_id)
+    if found is None:
+        raise IllegalEventError(f"Session {place.session_id!r} has no open compaction {message_id!r}.")
+    return found
 
 
 # --- turns --------------------------------------------------------------------------------------------------------
@@ -441,7 +571,15 @@ def _answer(place: Place, kind: RequestKind, request_id: RequestId, reply: str) 
 # --- shared steps -------------------------------------------------------------------------------------------------
 
 
-def _create(place: Place, message: AssistantMessage | SyntheticMessage | AgentSwitchedMessage | ModelSwitchedMessage) -> int:
+def _create(
+    place: Place,
+    message: AssistantMessage
+    | SyntheticMessage
+    | SystemMessage
+    | CompactionMessage
+    | AgentSwitchedMessage
+    | ModelSwitchedMessage,
+) -> int:
     """A message that is not a promotion: its id must be free in the inboxes, too."""
     if inbox.is_taken(place.cursor, message.id):
         raise _taken(message.id)
@@ -493,7 +631,16 @@ PROJECTORS: dict[type[EventData], Callable[[Place, Any], None]] = {
     PromptPromoted: _prompt_promoted,
     PromptWithdrawn: _prompt_withdrawn,
     PromptRedelivered: _prompt_redelivered,
+    ControlAdmitted: _control_admitted,
+    ControlWithdrawn: _control_withdrawn,
+    SessionMoved: _session_moved,
     SyntheticAdded: _synthetic_added,
+    EpochStarted: _epoch_started,
+    ContextUpdated: _context_updated,
+    CompactionStarted: _compaction_started,
+    CompactionCompleted: _compaction_completed,
+    CompactionFailed: _compaction_failed,
+    ToolPruned: _tool_pruned,
     TurnStarted: _turn_started,
     RetryScheduled: _retry_scheduled,
     TurnCompleted: _turn_completed,

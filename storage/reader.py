@@ -15,9 +15,12 @@ import apsw
 from ..protocol.operations import ListMessages, ListSessions
 from ..protocol.values import (
     Admission,
+    CompactionMessage,
+    ContextEntry,
     Message,
     MessageId,
     Page,
+    PendingItem,
     Session,
     SessionId,
 )
@@ -26,8 +29,9 @@ from ..protocol.values.ids import RequestId
 from ..protocol.values.permission import PermissionRequest, SavedPermission
 from ..protocol.values.question import QuestionRequest
 from ..protocol.values.session import PromptOutcome
-from . import approvals, attempts, inbox, leftovers, messages, pages, requests, sessions
+from . import approvals, attempts, entries, epochs, inbox, leftovers, messages, pages, requests, sessions
 from .attempts import TurnRecord
+from .epochs import EpochRecord
 from .leftovers import Unfinished
 from .requests import RequestState
 from .sessions import SessionRecord
@@ -86,8 +90,8 @@ class Reader:
 
     # --- inbox ---
 
-    def pending(self, session_id: SessionId) -> list[Admission]:
-        """Admitted Prompts that wait, in admission order. Raises `SessionNotFoundError`."""
+    def pending(self, session_id: SessionId) -> list[PendingItem]:
+        """What waits, in admission order. Raises `SessionNotFoundError`."""
         with self._snapshot():
             self.head(session_id)
             return inbox.pending(self._cursor, session_id)
@@ -133,8 +137,45 @@ class Reader:
         return found
 
     def context(self, session_id: SessionId) -> tuple[Message, ...]:
-        """The messages from which the next request is made, in order: all of them. Raises `SessionNotFoundError`."""
-        return self.history(session_id)
+        """The messages from which the next request is made, in order. Raises `SessionNotFoundError`.
+
+        From the last completed compaction on; system messages that the baseline covers are left out, and those it does not
+        cover stay, also when they are older than the compaction.
+        """
+        with self._snapshot():
+            rows = self._cursor.execute(
+                "SELECT s.key, s.compacted_seq, c.baseline_seq FROM session s LEFT JOIN context_epoch c ON c.session = s.key"
+                " WHERE s.id = ?",
+                (session_id,),
+            ).fetchall()
+            if not rows:
+                raise sessions.not_found(session_id)
+            key, first, covered = rows[0]
+            found = self._cursor.execute(
+                "SELECT seq, key, kind, body FROM message WHERE session = ?1 AND kind <> 'system' AND seq >= ?2 UNION ALL"
+                " SELECT seq, key, kind, body FROM message WHERE session = ?1 AND kind = 'system' AND seq > ?3 ORDER BY 1",
+                (key, first, covered or 0),
+            ).fetchall()
+            parts = pages.parts_between(self._cursor, key, first, 1 << 62)
+        return tuple(messages.assemble((row[1:] for row in found), parts))
+
+    def epoch(self, session_id: SessionId) -> EpochRecord | None:
+        """The session's active Context Epoch, or None."""
+        return epochs.find(self._cursor, session_id)
+
+    def context_entries(self, session_id: SessionId) -> list[ContextEntry]:
+        """The session's API-managed context entries by key. Raises `SessionNotFoundError`."""
+        with self._snapshot():
+            self.head(session_id)
+            return entries.listed(self._cursor, session_id)
+
+    def last_summary(self, session_id: SessionId) -> CompactionMessage | None:
+        """The compaction with which the session's history begins, or None."""
+        return messages.last_summary(self._cursor, session_id)
+
+    def failed_compactions(self, session_id: SessionId, limit: int) -> int:
+        """How many compactions failed in a row, counted up to `limit`; a model switch begins anew."""
+        return messages.failures_in_a_row(self._cursor, session_id, limit)
 
     def events_page(
         self, session_id: SessionId, after: int, limit: int = PAGE_ROWS, size: int = PAGE_BYTES

@@ -18,10 +18,12 @@ from .statements import Connection, Cursor
 
 PROJECTIONS: Final = {
     "session": "SELECT id, title, directory, parent_id, agent, model, metadata, budget, created, updated, head, revision,"
-    " unanswered_seq, cost, input, output, reasoning, cache_read, cache_write FROM session ORDER BY id",
+    " unanswered_seq, compacted_seq, cost, input, output, reasoning, cache_read, cache_write FROM session ORDER BY id",
     "session_title": "SELECT s.id, t.sz FROM session_title_docsize t LEFT JOIN session s ON s.key = t.id ORDER BY s.id",
     "inbox": "SELECT i.id, s.id, i.kind, i.delivery, i.admitted_seq, i.promoted_seq, i.withdrawn_seq"
     " FROM inbox i JOIN session s ON s.key = i.session ORDER BY i.id",
+    "context_epoch": "SELECT s.id, c.baseline, c.snapshot, c.baseline_seq, c.revision, c.reason, c.stale"
+    " FROM context_epoch c JOIN session s ON s.key = c.session ORDER BY s.id",
     "message": "SELECT m.id, s.id, m.seq, m.kind, m.open, m.body FROM message m JOIN session s ON s.key = m.session"
     " ORDER BY m.id",
     "message_part": "SELECT m.id, s.id, p.id, p.kind, p.open, p.body FROM message_part p JOIN message m ON m.key = p.message"

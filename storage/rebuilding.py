@@ -1,7 +1,7 @@
 """Building the projections anew from the log, in place.
 
 Everything that is a projection goes and the log is replayed, all in the transaction of one member. What is no projection stays;
-a checkpoint follows its message to that one's new key.
+a checkpoint follows its message to that one's new key, and a context entry its session.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from .statements import Cursor
 _TABLES: Final = (
     "open_fragment",
     "managed_output",
+    "context_epoch",
+    "context_entry",
     "permission_request",
     "question_request",
     "attempt",
@@ -33,6 +35,9 @@ def rebuild(cursor: Cursor, keys: Keys) -> None:
     """Replace all projections. Raises `IllegalEventError` when the log contradicts itself; nothing is kept then."""
     checkpoints = cursor.execute(
         "SELECT m.id, f.part, f.text FROM open_fragment f JOIN message m ON m.key = f.message"
+    ).fetchall()
+    kept = cursor.execute(
+        "SELECT s.id, c.name, c.value, c.created, c.updated FROM context_entry c JOIN session s ON s.key = c.session"
     ).fetchall()
     cursor.execute("DROP TABLE IF EXISTS temp.log")
     cursor.execute("CREATE TEMP TABLE log AS SELECT id, type, created, body FROM main.event ORDER BY id")
@@ -53,4 +58,10 @@ def rebuild(cursor: Cursor, keys: Keys) -> None:
         rows = cursor.execute("SELECT key FROM message WHERE id = ?", (message_id,)).fetchall()
         for (key,) in rows:
             fragments.checkpoint(cursor, keys, key, {part: text})
+    for session_id, name, value, created, updated in kept:
+        cursor.execute(
+            "INSERT INTO context_entry (session, name, value, created, updated)"
+            " SELECT key, ?, ?, ?, ? FROM session WHERE id = ?",
+            (name, value, created, updated, session_id),
+        )
     cursor.execute("DROP TABLE temp.log")

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..protocol.values import PromptAdmitted, SessionId, decode_event
+from ..protocol.values import ControlAdmitted, PromptAdmitted, SessionId, decode_event
 from . import sessions
 from .statements import Cursor
 
 _BY_SESSION: Final = (
     "DELETE FROM open_fragment WHERE message IN (SELECT key FROM message WHERE session = ?)",
     "DELETE FROM managed_output WHERE session = ?",
+    "DELETE FROM context_epoch WHERE session = ?",
+    "DELETE FROM context_entry WHERE session = ?",
     "DELETE FROM permission_request WHERE session = ?",
     "DELETE FROM question_request WHERE session = ?",
     "DELETE FROM attempt WHERE session = ?",
@@ -44,8 +46,12 @@ def remove(cursor: Cursor, session_id: SessionId) -> tuple[SessionId, ...]:
 
 def _remove_inbox(cursor: Cursor, session: int) -> None:
     """By the ids that the log names: the inbox has no index by which a session's rows could be found."""
-    rows = cursor.execute("SELECT body FROM event WHERE session = ? AND type = ?", (session, PromptAdmitted.type)).fetchall()
+    rows = cursor.execute(
+        "SELECT body FROM event WHERE session = ? AND type IN (?, ?)", (session, PromptAdmitted.type, ControlAdmitted.type)
+    ).fetchall()
     for (body,) in rows:
-        data = decode_event(body).data
-        assert isinstance(data, PromptAdmitted)
-        cursor.execute("DELETE FROM inbox WHERE id = ?", (data.message_id,))
+        match decode_event(body).data:
+            case PromptAdmitted(message_id=id) | ControlAdmitted(message_id=id):
+                cursor.execute("DELETE FROM inbox WHERE id = ?", (id,))
+            case _:
+                pass

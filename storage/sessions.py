@@ -12,14 +12,15 @@ from .statements import Cursor
 
 COLUMNS = (
     "id, title, directory, parent_id, agent, model, metadata, created, updated, head, cost, input, output, reasoning,"
-    " cache_read, cache_write, revision, unanswered_seq, budget"
+    " cache_read, cache_write, revision, unanswered_seq, compacted_seq, budget"
 )
 """The columns of a session row in the order `from_row` and `record_from_row` take them; `budget` is the last."""
 
 _SELECT = f"SELECT {COLUMNS} FROM session WHERE id = ?"  # noqa: S608 - put together from a constant
 _INSERT = (
     "INSERT INTO session (id, title, directory, parent_id, agent, model, metadata, created, updated, head, revision, cost,"
-    " input, output, reasoning, cache_read, cache_write) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 1, 0.0, 0, 0, 0, 0, 0)"
+    " input, output, reasoning, cache_read, cache_write, compacted_seq)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 1, 0.0, 0, 0, 0, 0, 0, 0)"
 )
 
 FAMILY = (
@@ -39,11 +40,13 @@ class SessionRecord(msgspec.Struct, frozen=True):
 
     `revision` rises when agent, model or location changes, so that a boundary notices it (ruling A14). `unanswered_seq` is
     the sequence of what still waits for a provider turn (ruling B5): a promoted prompt or a settled local call.
+    `compacted_seq` is the sequence of the message with which the history of a request begins, 0 without a compaction.
     """
 
     session: Session
     revision: int
     unanswered_seq: int | None
+    compacted_seq: int = 0
 
 
 def find(cursor: Cursor, session_id: SessionId) -> SessionRecord:
@@ -69,7 +72,7 @@ def not_found(session_id: SessionId) -> SessionNotFoundError:
 
 def record_from_row(row: tuple[Any, ...]) -> SessionRecord:
     """The record of a row of `COLUMNS`."""
-    return SessionRecord(session=from_row(row), revision=row[16], unanswered_seq=row[17])
+    return SessionRecord(session=from_row(row), revision=row[16], unanswered_seq=row[17], compacted_seq=row[18])
 
 
 def from_row(row: tuple[Any, ...]) -> Session:
@@ -143,6 +146,16 @@ def select_agent(cursor: Cursor, session: int, agent: str) -> None:
 def select_model(cursor: Cursor, session: int, model: ModelRef) -> None:
     """The model of the next turn; a change that a sampled boundary has to notice."""
     cursor.execute("UPDATE session SET model = ?, revision = revision + 1 WHERE key = ?", (_encoder.encode(model), session))
+
+
+def move(cursor: Cursor, session: int, directory: str) -> None:
+    """The session works somewhere else; a change that a sampled boundary has to notice."""
+    cursor.execute("UPDATE session SET directory = ?, revision = revision + 1 WHERE key = ?", (directory, session))
+
+
+def compact(cursor: Cursor, session: int, seq: int) -> None:
+    """The history of a request begins with the message at `seq`."""
+    cursor.execute("UPDATE session SET compacted_seq = ? WHERE key = ?", (seq, session))
 
 
 def begin_anew(cursor: Cursor, session: int) -> None:

@@ -19,7 +19,7 @@ from steerway.protocol.values import (
 from steerway.protocol.values.errors import InvalidRequestError
 from steerway.protocol.values.model import Prices
 from support.answers import answer, text, tool_call, usage
-from support.house import OpenHouse, Ticks, open_house
+from support.house import OpenHouse, Ticks, open_house, said
 from support.provider import Provider as ScriptedProvider
 from support.provider import open_provider
 from support.tools import printing_tool
@@ -80,7 +80,7 @@ async def test_a_budget_that_ends_between_two_steps_of_a_tool_loop_goes_on_with_
         assert len(provider.requests) == 1
         await house.sessions.update(session, budget=5)
         assert await house.sessions.resume(session) == CompletedOutcome()
-        assert [message["role"] for message in provider.requests[1].messages] == ["user", "assistant", "tool"]
+        assert [role for role, _ in said(provider.requests[1])] == ["user", "assistant", "tool"]
 
 
 async def test_a_prompt_after_the_budget_was_raised_wakes_the_session_and_takes_the_waiting_one_along(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ async def test_a_prompt_after_the_budget_was_raised_wakes_the_session_and_takes_
         await house.sessions.update(session, budget=1)
         second = await house.sessions.prompt(session, "Second")
         assert await house.sessions.wait_prompt(session, second.id) == CompletedOutcome()
-        assert [message["content"] for message in provider.requests[0].messages] == ["First", "Second"]
+        assert [line for _, line in said(provider.requests[0])] == ["First", "Second"]
 
 
 async def test_a_budget_is_durable_and_only_a_change_of_it_is_an_event(tmp_path: Path) -> None:

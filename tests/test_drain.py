@@ -32,7 +32,7 @@ from steerway.protocol.values.errors import ModelUnavailableError, StorageUnavai
 from steerway.protocol.values.failure import AGENT_UNKNOWN
 from steerway.storage.database import Database
 from support.answers import answer, hold, status, text, tool_call
-from support.house import OTHER, OpenHouse, Ticks, configuration, open_house, said, scripted_house
+from support.house import OTHER, OpenHouse, Ticks, baseline, configuration, open_house, said, scripted_house
 from support.provider import open_provider
 from support.tools import HeldTool
 
@@ -161,14 +161,15 @@ async def test_a_switch_answered_before_the_prompt_is_in_its_first_request(tmp_p
         assert [request.model for request in house.provider.requests] == ["other"]
 
 
-async def test_agents_are_sampled_with_their_text_first(tmp_path: Path) -> None:
+async def test_agents_are_sampled_with_their_text_behind_the_baseline(tmp_path: Path) -> None:
     async with open_provider() as provider:
         settings = configuration(provider)
         settings.agents["pirate"] = Agent(system="Talk like a pirate.")
         async with open_house(provider, tmp_path, settings=settings) as house:
             session = await house.session(agent="pirate")
             await house.ask(session, "Hello")
-            assert said(provider.requests[0]) == [("system", "Talk like a pirate."), ("user", "Hello")]
+            assert baseline(provider.requests[0]).endswith("\n\nTalk like a pirate.")
+            assert said(provider.requests[0]) == [("user", "Hello")]
 
 
 # --- wakes at the edges -------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from steerway import connect, open_runtime
 from steerway.actors.feed import Feed
 from steerway.protocol.codec import CODECS, JSON, MAX_DEPTH, MAX_VALUES, MSGPACK, MalformedFrameError
 from steerway.protocol.operations import CONTRACT
-from steerway.protocol.values import MAX_PROMPT_JSON_BYTES, Location, PromptAdmitted, SessionId
+from steerway.protocol.values import MAX_PROMPT_JSON_BYTES, Admission, Location, PromptAdmitted, SessionId
 from steerway.protocol.values.errors import InvalidRequestError
 from support.gateway import MadeUpRouter, listening, raw_websocket
 from support.gateway import call as frame
@@ -152,6 +152,7 @@ async def test_the_largest_prompt_is_read_by_every_kind_of_client(tmp_path: Path
         listening = await runtime.listen(host="127.0.0.1", port=0, token="secret")
         async with connect(listening.url, token="secret", subprotocol=JSON.subprotocol) as client:
             (waiting,) = await client.sessions.pending(session.id)
+            assert isinstance(waiting, Admission)
             assert waiting.prompt.text == text
             async with client.sessions.events(session.id) as events:
                 async for event in events:

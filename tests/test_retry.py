@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from steerway.actors.configuration import Agent
+from steerway.actors.session.promotion import CUT_INSTRUCTION
 from steerway.actors.session.retry import (
     FIRST_DELAY_SECONDS,
     JITTER,
@@ -19,7 +20,6 @@ from steerway.actors.session.retry import (
     MAX_RETRY_AFTER_SECONDS,
     RetryBudget,
 )
-from steerway.actors.session.transactions import CUT_INSTRUCTION
 from steerway.protocol.values import (
     AssistantMessage,
     CompletedOutcome,

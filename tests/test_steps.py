@@ -10,7 +10,7 @@ import pytest
 from trio.testing import MockClock
 
 from steerway.actors.configuration import Agent
-from steerway.actors.session.transactions import LAST_STEP_INSTRUCTION
+from steerway.actors.session.promotion import LAST_STEP_INSTRUCTION
 from steerway.protocol.values import (
     CompletedOutcome,
     RetryScheduled,

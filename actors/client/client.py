@@ -18,6 +18,7 @@ from ...protocol.codec import Codec
 from ...protocol.contract import Operation
 from .agents import AgentCatalog
 from .connection import Connection
+from .context import ContextEntries
 from .events import Events
 from .models import ModelCatalog
 from .requests import Permissions, Questions
@@ -31,7 +32,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Client:
-    """Operations by namespace: `sessions`, `events`, `permissions`, `questions`, `agents`, `models`, `server`.
+    """Operations by namespace: `sessions`, `events`, `context`, `permissions`, `questions`, `agents`, `models`, `server`.
 
     Takes over `transport`; its reading task runs in `nursery`, whose end is the client's end. `opener` opens another
     transport to the same server, which only `sessions.follow` does.
@@ -43,6 +44,7 @@ class Client:
         self._opener = opener
         self.sessions = Sessions(self)
         self.events = Events(self)
+        self.context = ContextEntries(self)
         self.permissions = Permissions(self)
         self.questions = Questions(self)
         self.agents = AgentCatalog(self)

@@ -14,6 +14,7 @@ from typing import Any
 from ...protocol.operations import (
     SESSIONS_ACTIVE,
     SESSIONS_ATTACH,
+    SESSIONS_COMPACT,
     SESSIONS_CONTEXT,
     SESSIONS_CREATE,
     SESSIONS_EVENTS,
@@ -23,8 +24,10 @@ from ...protocol.operations import (
     SESSIONS_LIST,
     SESSIONS_MESSAGE,
     SESSIONS_MESSAGES,
+    SESSIONS_MOVE,
     SESSIONS_PENDING,
     SESSIONS_PROMPT,
+    SESSIONS_PROVIDER_CONTEXT,
     SESSIONS_REDELIVER,
     SESSIONS_REMOVE,
     SESSIONS_RESUME,
@@ -39,6 +42,7 @@ from ...protocol.operations import (
     ListMessages,
     ListSessions,
     MessageParams,
+    MoveSession,
     NoParams,
     PromptParams,
     RedeliverPrompt,
@@ -50,12 +54,13 @@ from ...protocol.operations import (
     UpdateSession,
     WatchSession,
 )
+from ...protocol.provider_context import ProviderContext
 from ...protocol.values.ids import Generation, MessageId, PageCursor, SessionId
 from ...protocol.values.location import Location
 from ...protocol.values.message import Message
 from ...protocol.values.model import ModelRef
 from ...protocol.values.page import Order, Page
-from ...protocol.values.prompt import Admission, Delivery, PromptFileInput
+from ...protocol.values.prompt import Admission, CompactControl, Delivery, MoveControl, PendingItem, PromptFileInput
 from ...protocol.values.session import (
     Attachment,
     IdleOutcome,
@@ -141,8 +146,8 @@ class Sessions:
         )
         return await self._calls.call(SESSIONS_PROMPT, params, timeout=timeout)
 
-    async def pending(self, session_id: SessionId, *, timeout: float | None = None) -> tuple[Admission, ...]:
-        """Admitted Prompts that wait, in admission order."""
+    async def pending(self, session_id: SessionId, *, timeout: float | None = None) -> tuple[PendingItem, ...]:
+        """What waits in the inbox, in admission order: Admitted Prompts and control items."""
         return await self._calls.call(SESSIONS_PENDING, SessionParams(session_id=session_id), timeout=timeout)
 
     async def withdraw(
@@ -152,7 +157,7 @@ class Sessions:
         *,
         timeout: float | None = None,
     ) -> WithdrawOutcome:
-        """Take a pending prompt back; the answer says whether promotion was faster."""
+        """Take a pending prompt or control item back; the answer says whether promotion was faster."""
         params = PromptParams(session_id=session_id, id=id)
         return await self._calls.call(SESSIONS_WITHDRAW, params, timeout=timeout)
 
@@ -216,6 +221,19 @@ class Sessions:
     async def context(self, session_id: SessionId, *, timeout: float | None = None) -> tuple[Message, ...]:
         """The messages selected as Session History for the next turn."""
         return await self._calls.call(SESSIONS_CONTEXT, SessionParams(session_id=session_id), timeout=timeout)
+
+    async def provider_context(self, session_id: SessionId, *, timeout: float | None = None) -> ProviderContext:
+        """What the provider would be sent now: Context Epoch, sources, the request of the next turn. Changes nothing."""
+        return await self._calls.call(SESSIONS_PROVIDER_CONTEXT, SessionParams(session_id=session_id), timeout=timeout)
+
+    async def compact(self, session_id: SessionId, *, timeout: float | None = None) -> CompactControl:
+        """Ask for a compaction: an item of the inbox, behind which input waits. Asked again, the one that waits is answered."""
+        return await self._calls.call(SESSIONS_COMPACT, SessionParams(session_id=session_id), timeout=timeout)
+
+    async def move(self, session_id: SessionId, location: Location, *, timeout: float | None = None) -> MoveControl:
+        """Move the session to another location: an item of the inbox, like a compaction. Its Context Epoch ends with it."""
+        params = MoveSession(session_id=session_id, location=location)
+        return await self._calls.call(SESSIONS_MOVE, params, timeout=timeout)
 
     async def switch_agent(self, session_id: SessionId, agent: str, *, timeout: float | None = None) -> Session:
         """Select the agent of the next Provider Turn."""

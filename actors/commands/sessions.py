@@ -12,7 +12,7 @@ from .options import ask, check_place, json_option, reader, server_options, stor
 from .output import brief, moment, plain, remark, say, say_json, table
 
 if TYPE_CHECKING:
-    from ...protocol.values import Admission, AssistantMessage, Message, Page, Session
+    from ...protocol.values import AssistantMessage, Message, Page, PendingItem, Session
     from ..client.client import Client
 
 
@@ -92,11 +92,11 @@ def show_session(
         say()
         for line in _told(message):
             say(line)
-    for admission in pending:
-        say(f"\nwaiting ({admission.delivery})  {admission.id}\n{_indented(admission.prompt.text)}")
+    for item in pending:
+        say(_waiting(item))
 
 
-async def _asked(client: Client, session_id: str, limit: int) -> tuple[Session, Iterable[Admission], Page[Message]]:
+async def _asked(client: Client, session_id: str, limit: int) -> tuple[Session, Iterable[PendingItem], Page[Message]]:
     from ...protocol.values import SessionId
 
     known = SessionId(session_id)
@@ -106,7 +106,7 @@ async def _asked(client: Client, session_id: str, limit: int) -> tuple[Session, 
 
 def _read(
     config: Path | None, db: Path | None, session_id: str, limit: int
-) -> tuple[Session, Iterable[Admission], Page[Message]]:
+) -> tuple[Session, Iterable[PendingItem], Page[Message]]:
     from ...protocol.operations import ListMessages
     from ...protocol.values import SessionId
 
@@ -117,6 +117,18 @@ def _read(
         return session, store.pending(known), store.messages_page(ListMessages(session_id=known, limit=limit))
     finally:
         store.close()
+
+
+def _waiting(item: PendingItem) -> str:
+    from ...protocol.values import Admission, MoveControl
+
+    match item:
+        case Admission():
+            return f"\nwaiting ({item.delivery})  {item.id}\n{_indented(item.prompt.text)}"
+        case MoveControl():
+            return f"\nwaiting (move)  {item.id}\n{_indented(item.location.directory)}"
+        case _:
+            return f"\nwaiting (compact)  {item.id}"
 
 
 def _described(session: Session) -> Iterator[str]:
@@ -130,7 +142,14 @@ def _described(session: Session) -> Iterator[str]:
 
 
 def _told(message: Message) -> Iterator[str]:
-    from ...protocol.values import AssistantMessage, ModelSwitchedMessage, SyntheticMessage, UserMessage
+    from ...protocol.values import (
+        AssistantMessage,
+        CompactionMessage,
+        ModelSwitchedMessage,
+        SyntheticMessage,
+        SystemMessage,
+        UserMessage,
+    )
 
     match message:
         case UserMessage():
@@ -141,6 +160,12 @@ def _told(message: Message) -> Iterator[str]:
         case SyntheticMessage():
             yield f"runtime  {moment(message.created)}"
             yield _indented(message.text)
+        case SystemMessage():
+            yield f"context  {moment(message.created)}"
+            yield _indented(message.text)
+        case CompactionMessage(summary=summary, error=error):
+            yield f"compaction ({message.reason})  {moment(message.created)}"
+            yield _indented(summary or (error.message if error is not None else "(running)"))
         case ModelSwitchedMessage():
             yield f"model switched to {message.model}"
         case AssistantMessage():

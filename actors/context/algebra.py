@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 import msgspec
 import trio
 
+from ...protocol.values.context import ContextContribution, SourceState
 from .observing import Observing, Unavailable
 from .snapshot import Snapshot, SnapshotEntry, advance
 from .source import ContextKeyError, ContextSource, canonical
@@ -169,6 +170,28 @@ class SystemContext:
             dropped=gone,
         )
 
+    async def survey(self, snapshot: Snapshot, observing: Observing) -> tuple[ContextContribution, ...]:
+        """Observe once, and say of every source how it stands to the snapshot. For people; nothing is rendered."""
+        seen = await self._observe(observing)
+        found: list[ContextContribution] = []
+        for key in (*self.keys, *(key for key in self._unavailable if key not in self.keys)):
+            stored = snapshot.get(key)
+            value = None if stored is None else stored.value
+            reason = seen.unavailable.get(key)
+            now = next((one for one in seen.observed if one.key == key), None)
+            state: SourceState
+            if now is None:
+                state = "unavailable"
+            elif stored is None:
+                state = "new"
+            elif canonical(value) == now.canonical:
+                state = "unchanged"
+            else:
+                state = now.compared(value)
+            found.append(ContextContribution(key=key, state=state, value=value, reason=reason))
+        gone = [ContextContribution(key=key, state="gone", value=snapshot[key].value) for key in seen.gone(snapshot)]
+        return (*found, *gone)
+
     async def _observe(self, observing: Observing) -> _Seen:
         answers: dict[str, _Observed | Unavailable] = {}
 
@@ -210,6 +233,14 @@ class _Observed:
 
     def update(self, previous: Any) -> str:
         return self.source.rendered("update", self.source.update(previous, self.value))
+
+    def compared(self, stored: Any) -> SourceState:
+        """How the value stands to another stored one."""
+        try:
+            equal = canonical(self.source.codec.stored(self.source.codec.decode(stored))) == self.canonical
+        except Exception:  # whatever the codec of today makes of a value of yesterday
+            return "broken"
+        return "unchanged" if equal else "changed"
 
     def entry(self) -> SnapshotEntry:
         removed = self.source.removed

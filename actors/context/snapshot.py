@@ -12,17 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from ...protocol.values.value import Value
-
-
-class SnapshotEntry(Value):
-    """`value` is encoded by the source's codec. `removed` says what the model is told when the source is gone; absent when
-    it is never told.
-    """
-
-    value: Any
-    removed: str | None = None
-
+from ...protocol.values.context import SnapshotEntry
 
 Snapshot: TypeAlias = Mapping[str, SnapshotEntry]
 

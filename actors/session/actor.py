@@ -16,7 +16,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import takewhile
+from typing import Any, Literal
 
 import trio
 
@@ -30,7 +31,7 @@ from ...protocol.values.errors import (
 from ...protocol.values.event import Activity
 from ...protocol.values.ids import MessageId, SessionId
 from ...protocol.values.permission import SavedPermission
-from ...protocol.values.prompt import Admission, Delivery
+from ...protocol.values.prompt import Admission, ControlItem, Delivery, PendingItem
 from ...protocol.values.session import (
     Attachment,
     CompletedOutcome,
@@ -46,11 +47,13 @@ from ...storage.reader import Reader
 from ..logs import Logger
 from ..mailbox import Answer, Mailbox
 from .attachment import attachment
+from .controls import ControlAdmission
 from .coordinator import Coordinator, answer_late
 from .drain import Drain
 from .letters import (
     Admit,
     Attach,
+    Control,
     Create,
     Interrupt,
     Redeliver,
@@ -107,7 +110,7 @@ class SessionActor:
         self._coordinator = Coordinator(self)
         self._loaded = False
         self._outstanding = 0
-        self._pending: dict[MessageId, Delivery] = {}
+        self._pending: dict[MessageId, Delivery | Literal["control"]] = {}
         self._admitting = 0
         self._requests = Requests(services)
         self._prompts = PromptWaiters(session_id, services)
@@ -190,8 +193,8 @@ class SessionActor:
     async def _load(self) -> bool:
         """Find the session, or create it if that is what the first letter asks. False: there is none, and nobody asked."""
 
-        def pending(reader: Reader) -> dict[MessageId, Delivery]:
-            return {prompt.id: prompt.delivery for prompt in reader.pending(self.session_id)}
+        def pending(reader: Reader) -> dict[MessageId, Delivery | Literal["control"]]:
+            return {item.id: _place(item) for item in reader.pending(self.session_id)}
 
         while True:
             try:
@@ -239,6 +242,8 @@ class SessionActor:
                 self._commit(letter, lambda transaction: transaction.session(session_id).session)
             case Admit():
                 self._admit(letter)
+            case Control():
+                self._control(letter)
             case Withdraw():
                 self._commit(letter, Withdrawal(services, session_id, letter.id), then=self._withdrawn(letter.id))
             case Redeliver():
@@ -306,6 +311,21 @@ class SessionActor:
                 self._coordinator.take(Input.WAKE)
 
         self._admitting += 1
+        self._commit(letter, work, then=committed, after=wake)
+
+    def _control(self, letter: Control) -> None:
+        full = len(self._pending) + self._admitting >= self._services.max_pending
+
+        def committed(result: ControlItem | Exception) -> None:
+            self._admitting -= 1
+            if not isinstance(result, Exception):
+                self._pending[result.id] = "control"
+
+        def wake(_: ControlItem) -> None:
+            self._coordinator.take(Input.WAKE)
+
+        self._admitting += 1
+        work = ControlAdmission(self._services, self.session_id, letter.location, full=full)
         self._commit(letter, work, then=committed, after=wake)
 
     def _withdrawn(self, message_id: MessageId) -> Callable[[Any], None]:
@@ -422,8 +442,13 @@ class SessionActor:
 
     @property
     def steer_pending(self) -> bool:
-        """Whether a steer waits in the inbox."""
-        return "steer" in self._pending.values()
+        """Whether a steer waits in the inbox, in front of all control items."""
+        return "steer" in takewhile(lambda place: place != "control", self._pending.values())
+
+    @property
+    def control_first(self) -> bool:
+        """Whether a control item is the first to wait."""
+        return next(iter(self._pending.values()), None) == "control"
 
     def looked(self) -> None:
         """The drain is about to read the inbox."""
@@ -442,6 +467,10 @@ class SessionActor:
     def turn_ended(self) -> None:
         """A turn has its terminal event."""
         self._look_after_prompts()
+
+
+def _place(item: PendingItem) -> Delivery | Literal["control"]:
+    return item.delivery if isinstance(item, Admission) else "control"
 
 
 def _copy(posted: Answer[Any], answer: Answer[Any]) -> None:

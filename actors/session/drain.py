@@ -6,7 +6,11 @@ Rules (semantics, "Session Drain" and "Safe Provider-Turn Boundary"):
 - Agent, model and location are sampled anew for each turn. The boundary's transaction expects the revision that was sampled;
   if it moved on, the transaction changes nothing and the boundary starts over (ruling A14).
 - The drain looks at the doorbell before it reads the inbox, and once more before it gives up ownership.
-- A boundary that cannot be passed (no model, unknown agent, location gone) fails the drain and leaves the input pending.
+- A boundary that cannot be passed (no model, unknown agent, location gone, incomplete first baseline) fails the drain and
+  leaves the input pending.
+- A control item at the head of the inbox is done before the next boundary; input behind it waits.
+- A request that would not fit, or that the provider found too large, is made smaller once; then the same step begins again,
+  without promotion.
 - The request is built from durable state and leaves after its attempt is recorded. Promoted input resets the allowance of
   steps; retries consume none.
 - After a cut answer the drain goes on with a new turn, within the same budget of retries.
@@ -15,46 +19,31 @@ Rules (semantics, "Session Drain" and "Safe Provider-Turn Boundary"):
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import structlog
 import trio
 
-from ...protocol.llm.invariants import RequestInvariantError, check
 from ...protocol.llm.lowering import lower
-from ...protocol.llm.request import AssistantMessage, Generation, LLMRequest
-from ...protocol.values.errors import (
-    DeclaredError,
-    ModelNotSelectedError,
-    ModelUnavailableError,
-    StorageUnavailableError,
-)
-from ...protocol.values.failure import (
-    AGENT_UNKNOWN,
-    INTERNAL,
-    LOCATION_UNAVAILABLE,
-    MODEL_NOT_SELECTED,
-    MODEL_UNAVAILABLE,
-    PROVIDER_INVALID_REQUEST,
-    STORAGE_UNAVAILABLE,
-    Failure,
-)
+from ...protocol.llm.request import AssistantMessage, LLMRequest
+from ...protocol.values.errors import ContextUnavailableError, DeclaredError, StorageUnavailableError
+from ...protocol.values.failure import CONTEXT_UNAVAILABLE, INTERNAL, STORAGE_UNAVAILABLE, Failure
 from ...protocol.values.ids import MessageId, SessionId
 from ...protocol.values.message import Message
+from ...protocol.values.prompt import CompactControl, MoveControl
 from ...protocol.values.session import CompletedOutcome, FailedOutcome, InterruptedOutcome, Outcome
-from ...storage.journal import SessionRecord
-from ...storage.reader import Reader
-from ..agents import Agent, UnknownAgentError
+from ..context.observing import Observing
 from ..models.catalog import ModelInfo
+from ..tools.registry import ToolSet
 from . import recovery
-from .budget import over_budget
+from .boundary import BoundaryFailure, Sample, nearby, observe, request_of, select, view_of
+from .compaction import Compactor
+from .controls import Delivery
 from .journal import SessionJournal
+from .promotion import CONTINUE_INSTRUCTION, CUT_INSTRUCTION, Promotion
 from .requests import Requests
 from .retry import RetryBudget
 from .services import Services
-from .transactions import CONTINUE_INSTRUCTION, CUT_INSTRUCTION, Promotion
 from .turn import Turn, TurnFailure, TurnStopped, Unsettled
 
 _log = structlog.get_logger("steerway.drain")
@@ -70,7 +59,12 @@ class DrainOwner(Protocol):
 
     @property
     def steer_pending(self) -> bool:
-        """Whether a steer waits in the inbox."""
+        """Whether a steer waits in the inbox, in front of all control items."""
+        ...
+
+    @property
+    def control_first(self) -> bool:
+        """Whether a control item is the first to wait."""
         ...
 
     def looked(self) -> None:
@@ -88,27 +82,6 @@ class DrainOwner(Protocol):
     def turn_ended(self) -> None:
         """A turn has its terminal event; somebody may wait for it."""
         ...
-
-
-class _BoundaryFailure(Exception):
-    def __init__(self, type: str, message: str) -> None:
-        super().__init__(message)
-        self.failure = Failure(type=type, message=message)
-
-
-class _Sample:
-    """What a turn will run with, and the history it answers."""
-
-    __slots__ = ("agent", "history", "last_step", "model", "record")
-
-    def __init__(
-        self, record: SessionRecord, agent: Agent, model: ModelInfo, history: tuple[Message, ...], *, last_step: bool
-    ) -> None:
-        self.record = record
-        self.agent = agent
-        self.model = model
-        self.history = history
-        self.last_step = last_step
 
 
 class Drain:
@@ -136,6 +109,7 @@ class Drain:
         self.stop_reason: Literal["user", "shutdown"] = "user"
         self.journal = SessionJournal(services, session_id)
         """Where the session's live events go while this drain runs, so that they keep their place."""
+        self._compactor = Compactor(services, session_id, self.journal, lambda id: owner.promoted((id,)))
         self.turn: Turn | None = None
         """The running turn."""
         self.unsettled = unsettled
@@ -160,8 +134,10 @@ class Drain:
                 return CompletedOutcome()
         except TurnStopped:
             return InterruptedOutcome(reason="user")
-        except (TurnFailure, _BoundaryFailure) as error:
+        except (TurnFailure, BoundaryFailure) as error:
             return FailedOutcome(error=error.failure)
+        except ContextUnavailableError as error:
+            return FailedOutcome(error=Failure(type=CONTEXT_UNAVAILABLE, message=error.message, fields=error.fields))
         except Unsettled as error:
             self.unsettled = True
             if self._scope.cancel_called:
@@ -186,32 +162,60 @@ class Drain:
         if self.unsettled:
             await recovery.settle(self._services, self._session_id)
             self.unsettled = False
-        forced, continuing, instruction = self._forced, False, None
+        goes_on = _GoesOn(forced=self._forced)
         while True:
             self._owner.looked()
+            if self._owner.control_first and not goes_on.hold:
+                await self._deliver()
+                continue
             sample = None
-            if forced or continuing or self._owner.has_pending:
-                sample = await self._boundary(forced=forced, continuing=continuing, instruction=instruction)
+            if goes_on or self._owner.has_pending:
+                sample = await self._boundary(goes_on)
             if sample is None:
                 if self._owner.at_rest():
                     continue
                 self.rested = True
                 return
-            forced, instruction = False, None
-            try:
-                continuing = await self._turn(sample)
-            except TurnFailure as failure:
-                if failure.superseded:
-                    continuing = True
-                elif failure.again is not None:
-                    with trio.move_on_after(failure.again):
-                        await self._switched.wait()
-                    continuing, instruction = True, CUT_INSTRUCTION
-                else:
-                    raise
+            goes_on = await self._step_of(sample, made_smaller=goes_on.hold)
+
+    async def _step_of(self, sample: Sample, *, made_smaller: bool) -> _GoesOn:
+        """Make the request fit, or run its turn; what follows from it."""
+        request, tools = request_of(self._services, self._session_id, sample)
+        compactor, history = self._compactor, sample.view.history
+        if not made_smaller and await compactor.relieve(request, sample.model, history):
+            return _GoesOn(continuing=True, hold=True)
+        try:
+            return _GoesOn(continuing=await self._turn(sample, request, tools, recoverable=not made_smaller))
+        except TurnFailure as failure:
+            if failure.superseded:
                 self._step -= 1  # a retry uses up no step, also where it is a turn of its own
-            finally:
-                self._owner.turn_ended()
+                return _GoesOn(continuing=True)
+            if failure.again is not None:
+                self._step -= 1
+                with trio.move_on_after(failure.again):
+                    await self._switched.wait()
+                return _GoesOn(continuing=True, instruction=CUT_INSTRUCTION)
+            if failure.overflow and not made_smaller and await compactor.recover(sample.model, history):
+                return _GoesOn(continuing=True, hold=True)
+            raise
+        finally:
+            self._owner.turn_ended()
+
+    async def _deliver(self) -> None:
+        """Do what the control item at the head of the inbox asks."""
+        match await self._services.storage.commit(Delivery(self._services, self._session_id)):
+            case MoveControl(id=id):
+                self._owner.promoted((id,))
+            case CompactControl(id=id):
+                view = await self._services.storage.read(view_of(self._session_id, with_history=True))
+                try:
+                    _, model = await select(self._services, view.record, self._budget)
+                except BoundaryFailure as error:
+                    await self._compactor.refuse(id, error.failure)
+                else:
+                    await self._compactor.summarise("manual", model, view.history, id)
+            case None:
+                pass
 
     # --- what a turn has to know (Situation) -------------------------------------------------------------------------
 
@@ -231,21 +235,26 @@ class Drain:
 
     # --- the Safe Provider-Turn Boundary -----------------------------------------------------------------------------
 
-    async def _boundary(self, *, forced: bool, continuing: bool, instruction: str | None) -> _Sample | None:
-        """Sample, promote, and read the history; None when there is nothing to answer."""
-        storage = self._services.storage
+    async def _boundary(self, goes_on: _GoesOn) -> Sample | None:
+        """Sample, observe, promote, and read the history; None when there is nothing to answer."""
+        services, session_id, storage = self._services, self._session_id, self._services.storage
+        instruction = goes_on.instruction
         while True:
             self._switched = trio.Event()
-            record, history = await storage.read(_record_and_history(self._session_id, with_history=forced))
-            agent, model = await self._sample(record)
-            if forced and self._assistant_had_the_last_word(history, model):
+            view = await storage.read(view_of(session_id, with_history=goes_on.forced))
+            agent, model = await select(services, view.record, self._budget)
+            if goes_on.forced and self._assistant_had_the_last_word(view.history, model):
                 instruction = CONTINUE_INSTRUCTION
             promotion = Promotion(
-                self._services,
-                self._session_id,
-                revision=record.revision,
-                forced=forced,
-                continuing=continuing,
+                services,
+                session_id,
+                revision=view.record.revision,
+                epoch=view.active,
+                admitted=await observe(services, view, agent, Observing(diagnose=services.diagnose)),
+                nearby=await nearby(services, view),
+                forced=goes_on.forced,
+                continuing=goes_on.continuing,
+                hold=goes_on.hold,
                 instruction=instruction,
                 step=self._step,
                 steps=agent.steps,
@@ -257,26 +266,8 @@ class Drain:
             if not promoted:
                 return None
             self._step = promotion.step
-            record, history = await storage.read(_record_and_history(self._session_id, with_history=True))
-            return _Sample(record, agent, model, history, last_step=promotion.last_step)
-
-    async def _sample(self, record: SessionRecord) -> tuple[Agent, ModelInfo]:
-        session = record.session
-        if (spent := over_budget(session)) is not None:
-            raise _BoundaryFailure(spent.type, spent.message)
-        try:
-            agent = self._services.agents.resolve(session.agent)
-            model = self._services.models.resolve(self._budget.effective(session.model or agent.model))
-        except UnknownAgentError as error:
-            raise _BoundaryFailure(AGENT_UNKNOWN, str(error)) from error
-        except ModelUnavailableError as error:
-            raise _BoundaryFailure(MODEL_UNAVAILABLE, error.message) from error
-        except ModelNotSelectedError as error:
-            raise _BoundaryFailure(MODEL_NOT_SELECTED, error.message) from error
-        directory = session.location.directory
-        if not await self._services.blocking.run(lambda: os.path.isdir(directory)):
-            raise _BoundaryFailure(LOCATION_UNAVAILABLE, f"The session's directory {directory} is not there any more.")
-        return agent, model
+            view = await storage.read(view_of(session_id, with_history=True))
+            return Sample(view, agent, model, last_step=promotion.last_step)
 
     @staticmethod
     def _assistant_had_the_last_word(history: tuple[Message, ...], model: ModelInfo) -> bool:
@@ -285,24 +276,8 @@ class Drain:
 
     # --- the turn ----------------------------------------------------------------------------------------------------
 
-    async def _turn(self, sample: _Sample) -> bool:
+    async def _turn(self, sample: Sample, request: LLMRequest, tools: ToolSet, *, recoverable: bool) -> bool:
         services, session = self._services, sample.record.session
-        tools = services.tools.materialise(session.location, sample.agent.name, sample.agent.rules)
-        request = LLMRequest(
-            model=sample.model.api_model,
-            system=(sample.agent.system,) if sample.agent.system else (),
-            messages=lower(sample.history, sample.model.ref),
-            tools=tools.definitions,
-            tool_choice="none" if sample.last_step else "auto",
-            generation=Generation(),
-            options={},
-            body={},
-            cache_key=_cache_key(self._session_id),
-        )
-        try:
-            check(request.messages)
-        except RequestInvariantError as error:
-            raise _BoundaryFailure(PROVIDER_INVALID_REQUEST, f"The history gives no valid request: {error}") from error
         self.turn = Turn(
             services,
             self._session_id,
@@ -316,22 +291,21 @@ class Drain:
             location=session.location,
             tools=tools,
             last_step=sample.last_step,
+            recoverable=recoverable and services.compaction.auto,
         )
         return await self.turn.run(request)
 
 
-def _record_and_history(
-    session_id: SessionId, *, with_history: bool
-) -> Callable[[Reader], tuple[SessionRecord, tuple[Message, ...]]]:
-    def query(reader: Reader) -> tuple[SessionRecord, tuple[Message, ...]]:
-        return reader.record(session_id), reader.history(session_id) if with_history else ()
+class _GoesOn(NamedTuple):
+    """What the next boundary is there for, beside the inbox.
 
-    return query
+    `hold`: the same step of the turn before, whose request was made smaller; nothing is promoted.
+    """
 
+    forced: bool = False
+    continuing: bool = False
+    hold: bool = False
+    instruction: str | None = None
 
-def _cache_key(session_id: SessionId) -> str:
-    """Stable for the session's life, and at most 64 characters (reference 3.4)."""
-    bare = session_id.removeprefix("ses_")
-    if len(bare) == 64 and all(digit in "0123456789abcdef" for digit in bare):
-        return bare
-    return session_id
+    def __bool__(self) -> bool:
+        return self.forced or self.continuing

@@ -6,9 +6,10 @@ from typing import Any
 
 from ...protocol.values.event import PermissionReplied, QuestionRejected, QuestionReplied, SessionCreated
 from ...protocol.values.ids import MessageId, RequestId
+from ...protocol.values.location import Location
 from ...protocol.values.model import ModelRef
 from ...protocol.values.permission import PermissionReply
-from ...protocol.values.prompt import Admission, Delivery, Prompt
+from ...protocol.values.prompt import Admission, ControlItem, Delivery, Prompt
 from ...protocol.values.session import (
     Attachment,
     IdleOutcome,
@@ -46,6 +47,16 @@ class Create(Letter[Session]):
         super().__init__()
         self.created = created
         self.check_directory = check_directory
+
+
+class Control(Letter[ControlItem]):
+    """Put a control item into the inbox and wake: compaction, or a move to `location`."""
+
+    __slots__ = ("location",)
+
+    def __init__(self, location: Location | None) -> None:
+        super().__init__()
+        self.location = location
 
 
 class Withdraw(Letter[WithdrawOutcome]):
@@ -161,6 +172,7 @@ class SwitchModel(Letter[Session]):
 SessionLetter = (
     Create
     | Admit
+    | Control
     | Withdraw
     | Redeliver
     | Resume

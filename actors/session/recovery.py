@@ -3,7 +3,8 @@
 Rules (semantics, "Recovery"):
 - One transaction a session, idempotent, without a provider call and without running a tool.
 - Open requests are closed as cancelled; open fragments end with their last checkpoint; calls without settlement fail as
-  interrupted, on their own assistant message; an unfinished turn gets its one terminal event, `interrupted`.
+  interrupted, on their own assistant message; an unfinished turn gets its one terminal event, `interrupted`; an unfinished
+  compaction fails.
 - It runs at start-up for the sessions that the partial indexes name, and before a drain whose session may have leftovers.
 - Under policy `continue` a start then goes on with what is unanswered: each time is counted, and the model told, in one
   transaction before anything is asked of a provider. After `MAX_CONTINUATIONS` times without an answer it is left alone.
@@ -11,22 +12,12 @@ Rules (semantics, "Recovery"):
 
 from __future__ import annotations
 
-from ...protocol.values.event import (
-    EventData,
-    ReasoningEnded,
-    SyntheticAdded,
-    TextEnded,
-    ToolFailed,
-    ToolInputEnded,
-    TurnInterrupted,
-)
-from ...protocol.values.failure import ABORTED, Failure
+from ...protocol.values.event import SyntheticAdded
 from ...protocol.values.ids import SessionId
 from ...storage.journal import Transaction
+from ...storage.leftovers import settlement
 from .services import Services
-from .transactions import cancelled
 
-INTERRUPTED_CALL = Failure(type=ABORTED, message="Tool execution interrupted.")
 MAX_CONTINUATIONS = 10
 CONTINUATION_NOTE = (
     "The runtime was stopped before this work was finished, and has been started again. Calls that were running then have"
@@ -38,22 +29,7 @@ async def settle(services: Services, session_id: SessionId) -> bool:
     """Settle one session; True when there was something to settle. Raises `StorageUnavailableError`."""
 
     def work(transaction: Transaction) -> bool:
-        leftovers = transaction.unfinished(session_id)
-        data: list[EventData] = []
-        for request in leftovers.requests:
-            data.append(cancelled(request.id, request.kind))
-        for part in leftovers.fragments:
-            ended = TextEnded if part.kind == "text" else ReasoningEnded
-            data.append(ended(assistant_message_id=part.assistant_message_id, part_id=part.part_id, text=part.text))
-        for call in leftovers.calls:
-            if call.writing:
-                data.append(
-                    ToolInputEnded(assistant_message_id=call.assistant_message_id, call_id=call.call_id, text=call.input_text)
-                )
-            data.append(
-                ToolFailed(assistant_message_id=call.assistant_message_id, call_id=call.call_id, error=INTERRUPTED_CALL)
-            )
-        data.extend(TurnInterrupted(assistant_message_id=assistant, reason="recovery") for assistant in leftovers.turns)
+        data = settlement(transaction.unfinished(session_id))
         if data:
             transaction.append(session_id, [services.new_event(item) for item in data])
         return bool(data)

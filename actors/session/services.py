@@ -11,6 +11,11 @@ from ...protocol.values.permission import Effect
 from ...storage.journal import NewEvent
 from ..agents import Agents
 from ..blocking import Blocking
+from ..configuration import Compaction
+from ..context.instructions import Instructions
+from ..context.observing import SourceDefect
+from ..context.registry import SystemContextRegistry
+from ..context.skills import Skills
 from ..models.models import Models
 from ..storage import StorageActor
 from ..tools.registry import ToolRegistry
@@ -32,6 +37,12 @@ class Services:
     """What becomes of a request that the rules leave to ask: `ask` somebody, or decide at once in unattended runs."""
     random: Callable[[], float]
     """Numbers from 0 up to 1, for jitter."""
+    context: SystemContextRegistry
+    skills: Skills
+    instructions: Instructions
+    diagnose: Callable[[SourceDefect], None]
+    """Tells operators of a source that could not be observed, and should have been."""
+    compaction: Compaction
 
     def new_event(self, data: EventData) -> NewEvent:
         """A durable event with its id and time, ready for the journal."""

@@ -20,35 +20,26 @@ from ...protocol.values.errors import (
 )
 from ...protocol.values.event import (
     AgentSwitched,
+    ControlWithdrawn,
     EventData,
     ModelSwitched,
     PermissionReplied,
     PromptAdmitted,
-    PromptPromoted,
     PromptRedelivered,
     PromptWithdrawn,
     QuestionRejected,
     QuestionReplied,
     SessionCreated,
     SessionUpdated,
-    SyntheticAdded,
 )
 from ...protocol.values.ids import MessageId, RequestId, SessionId
 from ...protocol.values.model import ModelRef
 from ...protocol.values.permission import PermissionReply, SavedPermission
-from ...protocol.values.prompt import Admission, Delivery
+from ...protocol.values.prompt import Admission, CompactControl, Delivery, MoveControl
 from ...protocol.values.session import PromotedOutcome, Session, WithdrawnOutcome, WithdrawOutcome
 from ...storage.journal import Transaction
 from .letters import Admit
 from .services import Services
-
-CONTINUE_INSTRUCTION = "Continue."
-"""What a forced turn says when the last word in history is the assistant's own (ruling C9)."""
-CUT_INSTRUCTION = "Your last answer was cut off. Continue exactly where it stopped, without repeating what is there."
-LAST_STEP_INSTRUCTION = (
-    "This is the last step of this run: tools cannot be used any more. Answer in text only. Say briefly what was done, what"
-    " remains, and what should happen next."
-)
 
 
 class Creation:
@@ -85,7 +76,7 @@ class AdmissionOf:
             known = transaction.find_prompt(letter.id)
             if known is not None:
                 return self._again(known)
-            if transaction.message_owner(letter.id) is not None:
+            if transaction.find_item(letter.id) is not None or transaction.message_owner(letter.id) is not None:
                 raise ConflictError(f"The id {letter.id} belongs to another message.", message_id=letter.id)
         if self._full:
             limit = self._services.max_pending
@@ -110,19 +101,27 @@ class AdmissionOf:
 
 
 class Withdrawal:
-    """Takes a pending prompt back, unless promotion was faster."""
+    """Takes a pending prompt or control item back, unless promotion was faster."""
 
     def __init__(self, services: Services, session_id: SessionId, message_id: MessageId) -> None:
+        self._services = services
         self._session_id = session_id
         self._message_id = message_id
-        self._event = services.new_event(PromptWithdrawn(message_id=message_id))
 
     def __call__(self, transaction: Transaction) -> WithdrawOutcome:
-        known = _own_prompt(transaction, self._session_id, self._message_id)
-        if known.promoted_seq is not None:
-            return PromotedOutcome(promoted_seq=known.promoted_seq)
+        known = transaction.find_item(self._message_id)
+        if known is None or known.session_id != self._session_id:
+            raise _unknown(self._message_id)
+        data: EventData
+        match known:
+            case Admission(promoted_seq=gone):
+                data = PromptWithdrawn(message_id=self._message_id)
+            case CompactControl(delivered_seq=gone) | MoveControl(delivered_seq=gone):
+                data = ControlWithdrawn(message_id=self._message_id)
+        if gone is not None:
+            return PromotedOutcome(promoted_seq=gone)
         if known.withdrawn_seq is None:
-            transaction.append(self._session_id, [self._event])
+            transaction.append(self._session_id, [self._services.new_event(data)])
         return WithdrawnOutcome()
 
 
@@ -194,74 +193,6 @@ class Update:
         updated = SessionUpdated(title=title, metadata=metadata)
         transaction.append(self._session_id, [self._services.new_event(updated)])
         return transaction.session(self._session_id).session
-
-
-class Promotion:
-    """The boundary's transaction.
-
-    Answers True when there is a turn to run, False when there is nothing to answer, and None when what was sampled is stale.
-    `promoted` are the prompts that left the inbox, `step` the number of the turn within its allowance.
-    """
-
-    def __init__(
-        self,
-        services: Services,
-        session_id: SessionId,
-        *,
-        revision: int,
-        forced: bool,
-        continuing: bool,
-        instruction: str | None,
-        step: int,
-        steps: int | None,
-    ) -> None:
-        self._services = services
-        self._session_id = session_id
-        self._revision = revision
-        self._forced = forced
-        self._continuing = continuing
-        self._instruction = instruction
-        self._steps = steps
-        self.step = step
-        self.promoted: tuple[MessageId, ...] = ()
-
-    @property
-    def last_step(self) -> bool:
-        """Whether the allowance ends with this turn."""
-        return self._steps is not None and self.step >= self._steps
-
-    def __call__(self, transaction: Transaction) -> bool | None:
-        if transaction.session(self._session_id).revision != self._revision:
-            return None
-        pending = transaction.pending(self._session_id)
-        chosen = [prompt for prompt in pending if prompt.delivery == "steer"]
-        if not chosen and not self._continuing:
-            chosen = pending[:1]
-        if not chosen and not self._continuing and not self._forced:
-            return False
-        data: list[EventData] = []
-        if self._instruction is not None and (self._continuing or not chosen):
-            data.append(self._say(self._instruction))
-        data += [
-            PromptPromoted(
-                message_id=prompt.id,
-                prompt=prompt.prompt,
-                delivery=prompt.delivery,
-                admitted=prompt.created,
-                metadata=prompt.metadata,
-            )
-            for prompt in chosen
-        ]
-        self.step = 1 if chosen else self.step + 1
-        if self.last_step:
-            data.append(self._say(LAST_STEP_INSTRUCTION))
-        if data:
-            transaction.append(self._session_id, [self._services.new_event(item) for item in data])
-        self.promoted = tuple(prompt.id for prompt in chosen)
-        return True
-
-    def _say(self, text: str) -> SyntheticAdded:
-        return SyntheticAdded(message_id=self._services.ids.message(), text=text)
 
 
 class Settlement:
@@ -379,5 +310,9 @@ def cancelled(request_id: RequestId, kind: Literal["permission", "question"]) ->
 def _own_prompt(transaction: Transaction, session_id: SessionId, message_id: MessageId) -> Admission:
     known = transaction.find_prompt(message_id)
     if known is None or known.session_id != session_id:
-        raise PromptNotFoundError(f"The session never had a prompt {message_id}.", message_id=message_id)
+        raise _unknown(message_id)
     return known
+
+
+def _unknown(message_id: MessageId) -> PromptNotFoundError:
+    return PromptNotFoundError(f"The session never had a prompt {message_id}.", message_id=message_id)

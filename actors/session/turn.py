@@ -39,6 +39,7 @@ from ...protocol.values.event import (
 from ...protocol.values.failure import (
     INTERNAL,
     PROVIDER_CONTENT_FILTER,
+    PROVIDER_CONTEXT_OVERFLOW,
     PROVIDER_INCOMPLETE,
     PROVIDER_INVALID_OUTPUT,
     PROVIDER_OVERLOADED,
@@ -52,6 +53,7 @@ from ...protocol.values.failure import (
 from ...protocol.values.ids import MessageId, SessionId
 from ...protocol.values.location import Location
 from ...protocol.values.tool import TextContent
+from ...storage.leftovers import INTERRUPTED_CALL
 from ..agents import Agent
 from ..logs import Logger
 from ..mailbox import Answer
@@ -60,7 +62,6 @@ from ..tools.registry import ToolSet
 from ..tools.settlement import Failed, Succeeded
 from ..tools.tool import DeclinedError, ToolContext
 from .journal import SessionJournal
-from .recovery import INTERRUPTED_CALL
 from .requests import Requests
 from .response import Call, Response
 from .retry import RetryBudget
@@ -79,14 +80,18 @@ class TurnFailure(Exception):
     """The turn ended durably in an error.
 
     `again`: the answer was cut, its back-off is over, and a new turn should go on from it after so many seconds.
-    `superseded`: a new boundary should follow at once.
+    `superseded`: a new boundary should follow at once. `overflow`: the request was too large, nothing was answered, and the
+    turn goes on if history can be made smaller.
     """
 
-    def __init__(self, failure: Failure, *, again: float | None = None, superseded: bool = False) -> None:
+    def __init__(
+        self, failure: Failure, *, again: float | None = None, superseded: bool = False, overflow: bool = False
+    ) -> None:
         super().__init__(failure.message)
         self.failure = failure
         self.again = again
         self.superseded = superseded
+        self.overflow = overflow
 
 
 class TurnStopped(Exception):
@@ -136,6 +141,7 @@ class Turn:
         location: Location,
         tools: ToolSet,
         last_step: bool,
+        recoverable: bool,
     ) -> None:
         self._services = services
         self._session_id = session_id
@@ -148,6 +154,7 @@ class Turn:
         self._location = location
         self._tools = tools
         self._last_step = last_step
+        self._recoverable = recoverable
         self.assistant = assistant
         self._response = Response(journal, assistant)
         self._recorded: Answer[None] | None = None
@@ -371,14 +378,18 @@ class Turn:
                     continues=self._response.local_calls and not self._last_step,
                 )
             case llm.ProviderFailed():
+                overflow = self._recoverable and self._overflowed(end.failure)
                 cost = self._paid + self._model.cost(end.tokens)
                 return TurnFailed(
                     assistant_message_id=self.assistant,
                     error=end.failure,
                     tokens=end.tokens,
                     cost=cost or None,
-                    continues=continues or None,
+                    continues=continues or overflow or None,
                 )
+
+    def _overflowed(self, failure: Failure) -> bool:
+        return failure.type == PROVIDER_CONTEXT_OVERFLOW and not self._response.has_output
 
     async def _settle(self, terminal: EventData) -> None:
         """Record what is open and the terminal event in one transaction, and wait for it.
@@ -404,8 +415,8 @@ class Turn:
             case TurnCompleted(continues=continues):
                 self._budget.succeeded()
                 return continues
-            case TurnFailed(error=error):
-                raise TurnFailure(error, again=again, superseded=error.type == SUPERSEDED)
+            case TurnFailed(error=error, continues=continues):
+                raise TurnFailure(error, again=again, superseded=error.type == SUPERSEDED, overflow=bool(continues))
             case _:
                 raise TurnStopped
 

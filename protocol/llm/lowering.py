@@ -3,7 +3,8 @@
 Rules (semantics, "Request invariants"; the log keeps the truth, what cannot be sent is repaired here):
 - Item by item, looking back only at the call ids already used, and never into an earlier item: the messages of a history are
   a prefix of those of every longer one, for one target (ruling B10), as long as its items are settled.
-- User and synthetic messages are user messages, each its own. A model switch lowers to nothing.
+- User and synthetic messages are user messages, each its own. A model switch lowers to nothing, a Mid-Conversation System
+  Message to an update of its own, a completed compaction to one user message that says what it is; a failed one to nothing.
 - An assistant message is followed by one result for each local call, in order; what was never settled is interrupted. A
   call the provider executed stays inline with its stored result. A turn that left nothing to say is not sent.
 - Native Continuation Metadata goes only to the exact provider and model that gave it (whatever the variant), and only from
@@ -25,10 +26,12 @@ import msgspec
 from ..values.message import (
     AgentSwitchedMessage,
     AssistantMessage,
+    CompactionMessage,
     Message,
     ModelSwitchedMessage,
     ReasoningPart,
     SyntheticMessage,
+    SystemMessage,
     TextPart,
     ToolCompleted,
     ToolError,
@@ -48,6 +51,7 @@ from .unicode import well_formed, well_formed_value
 
 INTERRUPTED: Final = "The tool call was interrupted before it gave a result. It may or may not have taken effect."
 NOT_RETURNED: Final = "The provider did not return a result for this call."
+PRUNED: Final = "[This old result was removed to save room. Call the tool again if it is needed.]"
 EMPTY_PROMPT: Final = "(empty message)"
 
 _MAX_PREVIEW: Final = 50 * 1024
@@ -75,6 +79,17 @@ def lower(history: Sequence[Message], target: ModelRef, *, images: bool = True) 
     return tuple(messages)
 
 
+def remembered(summary: str, recent: str) -> str:
+    """How the model is told what a compaction kept: a record of what was, and no instruction."""
+    parts = [
+        "The earlier part of this conversation was summarised to save room. What follows is a record of it, not a new request.",
+        f"<summary>\n{summary.strip()}\n</summary>",
+    ]
+    if recent.strip():
+        parts.append(f"The last exchanges, as they were:\n\n<recent>\n{recent.strip()}\n</recent>")
+    return "\n\n".join(parts)
+
+
 class _Lowering:
     """One pass over a history. The call ids used so far are all it remembers."""
 
@@ -89,7 +104,11 @@ class _Lowering:
                 return (self._user(text, files or ()),)
             case SyntheticMessage(text=text):
                 return (self._user(text, ()),)
-            case ModelSwitchedMessage() | AgentSwitchedMessage():
+            case SystemMessage(text=text):
+                return (request.SystemUpdate(text=well_formed(text)),) if text.strip() else ()
+            case CompactionMessage(summary=str() as summary, recent=recent):
+                return (self._user(remembered(summary, recent or ""), ()),)
+            case ModelSwitchedMessage() | AgentSwitchedMessage() | CompactionMessage():
                 return ()
             case AssistantMessage():
                 return self._assistant(item)
@@ -174,6 +193,9 @@ class _Lowering:
     def _result(self, call: Call, part: ToolPart) -> request.ToolMessage:
         is_error = True
         match part.state:
+            case ToolCompleted(pruned=True):
+                is_error = False
+                parts = [Text(text=PRUNED)]
             case ToolCompleted(content=content, structured=structured):
                 is_error = False
                 parts = self._contents(content)

@@ -208,6 +208,13 @@ class StoreUnsuitableError(DeclaredError):
     code = -32046
 
 
+class ContextUnavailableError(DeclaredError):
+    """The first baseline would be incomplete: `keys` of the System Context cannot be observed now. Input stays pending."""
+
+    code = -32047
+    retryable = True
+
+
 # --- ours ---------------------------------------------------------------------------------------------------------
 
 
@@ -245,6 +252,7 @@ ERROR_TYPES: dict[str, type[DeclaredError]] = {
         StoreInUseError,
         StoreVersionError,
         StoreUnsuitableError,
+        ContextUnavailableError,
         InternalError,
     )
 }

@@ -16,13 +16,14 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from .context import EpochReason, SnapshotEntry
 from .failure import Failure
 from .ids import CallId, EventId, MessageId, PartId, RequestId, SessionId
 from .location import Location
-from .message import Finish
+from .message import CompactionReason, Finish
 from .model import ModelRef, Tokens
 from .permission import PermissionEnd
-from .prompt import Delivery, Prompt
+from .prompt import ControlKind, Delivery, Prompt
 from .question import Question
 from .session import Outcome
 from .tool import ManagedOutput, ToolContent
@@ -95,6 +96,15 @@ class ModelSwitched(EventData):
     previous: ModelRef | None = None
 
 
+class SessionMoved(EventData):
+    """A move control was delivered: the session works in `location` from here on, and its Context Epoch is cleared."""
+
+    type: ClassVar[str] = "session.moved"
+    message_id: MessageId
+    location: Location
+    previous: Location
+
+
 # --- the inbox ----------------------------------------------------------------------------------------------------
 
 
@@ -135,12 +145,89 @@ class PromptRedelivered(EventData):
     delivery: Delivery
 
 
+class ControlAdmitted(EventData):
+    """A control item entered the inbox (ruling B2); `location` is where a move leads."""
+
+    type: ClassVar[str] = "session.control.admitted"
+    message_id: MessageId
+    kind: ControlKind
+    location: Location | None = None
+
+
+class ControlWithdrawn(EventData):
+    """The control item left the inbox without effect."""
+
+    type: ClassVar[str] = "session.control.withdrawn"
+    message_id: MessageId
+
+
 class SyntheticAdded(EventData):
-    """The runtime wrote an instruction into history itself."""
+    """The runtime wrote an instruction into history itself. `paths` are the instruction files that it tells, if any."""
 
     type: ClassVar[str] = "session.synthetic"
     message_id: MessageId
     text: str
+    paths: tuple[str, ...] | None = None
+
+
+# --- System Context -----------------------------------------------------------------------------------------------
+
+
+class EpochStarted(EventData):
+    """A Context Epoch began with this exact baseline. `baseline_seq` is the last sequence that it covers."""
+
+    type: ClassVar[str] = "session.epoch.started"
+    baseline: str
+    snapshot: dict[str, SnapshotEntry]
+    baseline_seq: int
+    reason: EpochReason
+
+
+class ContextUpdated(EventData):
+    """A Mid-Conversation System Message, with what changed in the snapshot: entries new or replaced, keys dropped."""
+
+    type: ClassVar[str] = "session.context.updated"
+    message_id: MessageId
+    text: str
+    entries: dict[str, SnapshotEntry]
+    dropped: tuple[str, ...]
+
+
+class CompactionStarted(EventData):
+    """The session's history is being summarised. `message_id` is the inbox item's when it was asked for."""
+
+    type: ClassVar[str] = "session.compaction.started"
+    message_id: MessageId
+    reason: CompactionReason
+
+
+class CompactionCompleted(EventData):
+    """From here on history begins with `summary`, and with `recent`, the record of the last exchanges."""
+
+    type: ClassVar[str] = "session.compaction.completed"
+    message_id: MessageId
+    summary: str
+    recent: str
+    model: ModelRef
+    tokens: Tokens
+    cost: float
+
+
+class CompactionFailed(EventData):
+    """Nothing was summarised; history stays as it is."""
+
+    type: ClassVar[str] = "session.compaction.failed"
+    message_id: MessageId
+    error: Failure
+    tokens: Tokens | None = None
+    cost: float | None = None
+
+
+class ToolPruned(EventData):
+    """The results of these settled local calls are not sent any more; the transcript keeps them."""
+
+    type: ClassVar[str] = "session.tool.pruned"
+    call_ids: tuple[CallId, ...]
 
 
 # --- provider turns -----------------------------------------------------------------------------------------------
@@ -177,7 +264,9 @@ class TurnFailed(EventData):
     tokens: Tokens | None = None
     cost: float | None = None
     continues: bool | None = None
-    """Whether another turn follows at once, which goes on from here: after a cut answer, or a superseded request."""
+    """Whether another turn follows at once, which goes on from here: after a cut answer, or a superseded request, or with a
+    smaller history when the request was too large.
+    """
 
 
 class TurnInterrupted(EventData):
@@ -388,6 +477,16 @@ class ToolProgress(EventData):
     text: str
 
 
+class CompactionDelta(EventData):
+    """More of a summary that is being written."""
+
+    type: ClassVar[str] = "session.compaction.delta"
+    durable: ClassVar[bool] = False
+    message_id: MessageId
+    offset: int
+    delta: str
+
+
 class Activity(EventData):
     """A Session Drain began or ended; going idle carries its outcome (ruling B15)."""
 
@@ -451,11 +550,20 @@ EVENT_TYPES: dict[str, type[EventData]] = {
         SessionRemoved,
         AgentSwitched,
         ModelSwitched,
+        SessionMoved,
         PromptAdmitted,
         PromptPromoted,
         PromptWithdrawn,
         PromptRedelivered,
+        ControlAdmitted,
+        ControlWithdrawn,
         SyntheticAdded,
+        EpochStarted,
+        ContextUpdated,
+        CompactionStarted,
+        CompactionCompleted,
+        CompactionFailed,
+        ToolPruned,
         TurnStarted,
         TurnCompleted,
         TurnFailed,
@@ -479,6 +587,7 @@ EVENT_TYPES: dict[str, type[EventData]] = {
         ReasoningDelta,
         ToolInputDelta,
         ToolProgress,
+        CompactionDelta,
         Activity,
         Synced,
         ServerConnected,

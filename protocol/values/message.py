@@ -53,6 +53,8 @@ class ToolCompleted(Value, tag_field="status", tag="completed"):
     managed_outputs: tuple[ManagedOutput, ...] | None = None
     lossy: bool | None = None
     result: Any = None
+    pruned: bool | None = None
+    """The result is not sent to the model any more."""
 
 
 class ToolError(Value, tag_field="status", tag="error"):
@@ -102,6 +104,33 @@ class SyntheticMessage(Value, tag_field="type", tag="synthetic"):
     id: MessageId
     created: int
     text: str
+    paths: tuple[str, ...] | None = None
+
+
+class SystemMessage(Value, tag_field="type", tag="system"):
+    """A Mid-Conversation System Message: the exact text that the model was sent. Transcripts may hide it."""
+
+    id: MessageId
+    created: int
+    text: str
+
+
+CompactionReason = Literal["auto", "overflow", "manual"]
+
+
+class CompactionMessage(Value, tag_field="type", tag="compaction"):
+    """One attempt to summarise. With a `summary` history begins here; with an `error` it has no effect."""
+
+    id: MessageId
+    created: int
+    reason: CompactionReason
+    summary: str | None = None
+    recent: str | None = None
+    model: ModelRef | None = None
+    tokens: Tokens | None = None
+    cost: float | None = None
+    error: Failure | None = None
+    completed: int | None = None
 
 
 class AgentSwitchedMessage(Value, tag_field="type", tag="agent-switched"):
@@ -151,4 +180,12 @@ class AssistantMessage(Value, tag_field="type", tag="assistant"):
     """The attempt that is scheduled, while the turn waits for it."""
 
 
-Message = UserMessage | SyntheticMessage | AgentSwitchedMessage | ModelSwitchedMessage | AssistantMessage
+Message = (
+    UserMessage
+    | SyntheticMessage
+    | SystemMessage
+    | CompactionMessage
+    | AgentSwitchedMessage
+    | ModelSwitchedMessage
+    | AssistantMessage
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from .ids import MessageId, SessionId
+from .location import Location
 from .value import Value
 
 Delivery = Literal["steer", "queue"]
@@ -44,7 +45,7 @@ class Prompt(Value):
     files: tuple[PromptFile, ...] | None = None
 
 
-class Admission(Value):
+class Admission(Value, tag_field="kind", tag="prompt"):
     """The durable receipt of an Admitted Prompt; the same for every exact retry, with its fate once it has one.
 
     `admitted_seq` is the sequence of its admission. Exactly one of `promoted_seq` and `withdrawn_seq` comes later.
@@ -59,3 +60,32 @@ class Admission(Value):
     metadata: dict[str, Any] | None = None
     promoted_seq: int | None = None
     withdrawn_seq: int | None = None
+
+
+class CompactControl(Value, tag_field="kind", tag="compact"):
+    """A request for compaction in the inbox. It is no prompt: input behind it waits until it was delivered."""
+
+    id: MessageId
+    session_id: SessionId
+    admitted_seq: int
+    created: int
+    delivered_seq: int | None = None
+    withdrawn_seq: int | None = None
+
+
+class MoveControl(Value, tag_field="kind", tag="move"):
+    """A request to move the session to another location, in the inbox like `CompactControl`."""
+
+    id: MessageId
+    session_id: SessionId
+    location: Location
+    admitted_seq: int
+    created: int
+    delivered_seq: int | None = None
+    withdrawn_seq: int | None = None
+
+
+ControlItem = CompactControl | MoveControl
+PendingItem = Admission | CompactControl | MoveControl
+"""What can wait in an inbox, in one order."""
+ControlKind = Literal["compact", "move"]

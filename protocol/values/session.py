@@ -10,7 +10,7 @@ from .location import Location
 from .message import AssistantMessage
 from .model import ModelRef, Tokens
 from .permission import PermissionRequest
-from .prompt import Admission
+from .prompt import PendingItem
 from .question import QuestionRequest
 from .value import Value
 
@@ -73,7 +73,7 @@ class Attachment(Value):
     """
 
     session: Session
-    pending: tuple[Admission, ...]
+    pending: tuple[PendingItem, ...]
     permissions: tuple[PermissionRequest, ...]
     questions: tuple[QuestionRequest, ...]
     seq: int

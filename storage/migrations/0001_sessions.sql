@@ -29,6 +29,7 @@ CREATE TABLE session (
     head INTEGER NOT NULL,           -- sequence of the last event
     revision INTEGER NOT NULL,       -- raised when agent, model or location changes
     unanswered_seq INTEGER,          -- what still waits for a provider turn, if anything does
+    compacted_seq INTEGER NOT NULL,  -- of the message with which the history of a request begins; 0 without compaction
     continued INTEGER NOT NULL DEFAULT 0,  -- how often a start went on with that; no projection of the log
     cost REAL NOT NULL,
     input INTEGER NOT NULL,
@@ -54,12 +55,12 @@ CREATE TABLE event (
 ) STRICT;
 
 CREATE TABLE inbox (
-    id TEXT PRIMARY KEY,             -- the message id; the prompt itself stands in the event at admitted_seq
+    id TEXT PRIMARY KEY,             -- the message id; what was admitted stands in the event at admitted_seq
     session INTEGER NOT NULL,        -- no reference: there is no index by which removing a session could check it
-    kind TEXT NOT NULL,
-    delivery TEXT NOT NULL,
+    kind TEXT NOT NULL,              -- prompt, compact or move
+    delivery TEXT NOT NULL,          -- of a prompt; a control item has none
     admitted_seq INTEGER NOT NULL,
-    promoted_seq INTEGER,
+    promoted_seq INTEGER,            -- of a control item: its delivery
     withdrawn_seq INTEGER,
     CHECK (promoted_seq IS NULL OR withdrawn_seq IS NULL)
 ) STRICT, WITHOUT ROWID;
@@ -71,11 +72,24 @@ CREATE TABLE message (
     session INTEGER NOT NULL REFERENCES session (key),
     seq INTEGER NOT NULL,            -- of the event that created it; never moves
     kind TEXT NOT NULL,
-    open INTEGER NOT NULL,           -- 1 while it is an assistant's whose turn has no terminal event
+    open INTEGER NOT NULL,           -- 1 while it is an assistant's whose turn has no terminal event, or a running compaction
     body BLOB NOT NULL,              -- the message; an assistant's without its content
     UNIQUE (session, seq)
 ) STRICT;
 CREATE INDEX message_open ON message (session) WHERE open = 1;
+CREATE INDEX message_compaction ON message (session, seq) WHERE kind IN ('compaction', 'model-switched');
+CREATE INDEX message_system ON message (session, seq) WHERE kind = 'system';
+CREATE INDEX message_nearby ON message (session, seq) WHERE kind = 'synthetic';
+
+CREATE TABLE context_epoch (
+    session INTEGER PRIMARY KEY REFERENCES session (key),
+    baseline TEXT NOT NULL,          -- exact; sent first, verbatim, until the next epoch
+    snapshot TEXT NOT NULL,          -- JSON: what each source was last admitted with
+    baseline_seq INTEGER NOT NULL,   -- system messages up to it are part of the baseline
+    revision INTEGER NOT NULL,       -- updates admitted since
+    reason TEXT NOT NULL,
+    stale INTEGER NOT NULL           -- 1: the next boundary begins a new epoch
+) STRICT;
 
 CREATE TABLE message_part (
     key INTEGER PRIMARY KEY,         -- order within the message
@@ -140,6 +154,15 @@ CREATE TABLE open_fragment (
     text TEXT NOT NULL,              -- as it was at the last checkpoint
     UNIQUE (message, part)
 ) STRICT;
+
+CREATE TABLE context_entry (
+    session INTEGER NOT NULL REFERENCES session (key),
+    name TEXT NOT NULL,
+    value BLOB NOT NULL,
+    created INTEGER NOT NULL,
+    updated INTEGER NOT NULL,
+    PRIMARY KEY (session, name)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE saved_permission (
     id TEXT PRIMARY KEY,

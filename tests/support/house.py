@@ -64,6 +64,8 @@ DataT = TypeVar("DataT", bound=EventData)
 
 SCRIPTED = ModelRef(provider="scripted", id="scripted")
 OTHER = ModelRef(provider="scripted", id="other")
+BASELINE = "Today's date is"
+QUIET = ("epoch.started",)
 TERMINAL = (TurnCompleted, TurnFailed, TurnInterrupted)
 
 
@@ -211,8 +213,8 @@ class OpenHouse:
         return [data for data in found if isinstance(data, kinds)] if kinds else found
 
     async def types(self, session_id: SessionId) -> list[str]:
-        """The types of the durable events, without their `session.` prefix."""
-        return [event.type.removeprefix("session.") for event in await self.events(session_id)]
+        """The types of the durable events, without their `session.` prefix, and without the beginning of epochs."""
+        return [name for event in await self.events(session_id) if (name := event.type.removeprefix("session.")) not in QUIET]
 
     async def history(self, session_id: SessionId) -> tuple[Message, ...]:
         """All messages, oldest first."""
@@ -274,6 +276,7 @@ async def open_house(
         blocking=blocking or Inline(),
         now_ms=ticks.now_ms,
         random_bytes=ticks.random_bytes,
+        config_folder=folder / "config",
     ) as runtime:
         async with trio.open_nursery() as nursery:
             try:
@@ -383,11 +386,18 @@ def _end(at: str, id: MessageId, opened: set[MessageId], closed: set[MessageId],
 
 
 def said(request: Request) -> list[tuple[str, str]]:
-    """Role and text of each message of a recorded request; a call is its name, a result its text."""
+    """Role and text of each message of a recorded request but its baseline; a call is its name, a result its text."""
     lines: list[tuple[str, str]] = []
     for message in request.messages:
         content = message.get("content")
         text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
         calls = [call["function"]["name"] for call in message.get("tool_calls", ())]
         lines.append((message["role"], " ".join([text, *calls]).strip()))
-    return lines
+    return lines[1:] if lines and lines[0][0] == "system" and BASELINE in lines[0][1] else lines
+
+
+def baseline(request: Request) -> str:
+    """The first system message of a recorded request, exactly as it was sent."""
+    first = request.messages[0]
+    assert first["role"] == "system"
+    return first["content"]
