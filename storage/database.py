@@ -87,8 +87,15 @@ class Database:
         return cls(resolved, connection, ownership, generation, fence)
 
     def open_reader(self) -> Reader:
-        """A reader of this store, with a connection of its own for a thread of its own. Its opener closes it."""
-        return Reader(connect_reader(self.path))
+        """A reader of this store, with a connection of its own for a thread of its own. Its opener closes it.
+
+        Raises `StorageUnavailableError`: this store was found suitable, so what is wrong now (no free file descriptor, say) may
+        pass.
+        """
+        try:
+            return Reader(connect_reader(self.path))
+        except StoreUnsuitableError as error:
+            raise StorageUnavailableError(str(error), **error.fields) from error
 
     def limit_pages(self, pages: int | None) -> None:
         """Let the file grow to at most `pages` pages (None: without limit); beyond that nothing is committed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from steerway.actors.feed import Feed
 from steerway.protocol.codec import CODECS, JSON, MAX_DEPTH, MAX_VALUES, MSGPACK, MalformedFrameError
 from steerway.protocol.operations import CONTRACT
 from steerway.protocol.values import MAX_PROMPT_JSON_BYTES, Admission, Location, PromptAdmitted, SessionId
-from steerway.protocol.values.errors import InvalidRequestError
+from steerway.protocol.values.errors import InvalidRequestError, StorageUnavailableError
 from support.gateway import MadeUpRouter, listening, raw_websocket
 from support.gateway import call as frame
+from support.stores import open_store
 
 UNKNOWN = SessionId("ses_unknown")
 MIB = 1024 * 1024
@@ -160,6 +161,16 @@ async def test_the_largest_prompt_is_read_by_every_kind_of_client(tmp_path: Path
                     if isinstance(event.data, PromptAdmitted):
                         assert event.data.prompt.text == text
                         break
+
+
+def test_a_reader_that_cannot_be_opened_for_a_while_is_worth_another_try(tmp_path: Path) -> None:
+    with closing(open_store(tmp_path / "sessions.db")) as database:
+        database.path.rename(tmp_path / "elsewhere.db")  # it cannot be opened, as when file descriptors are short
+        with pytest.raises(StorageUnavailableError) as refused:
+            database.open_reader()
+        (tmp_path / "elsewhere.db").rename(database.path)
+        database.open_reader().close()
+    assert refused.value.retryable
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
