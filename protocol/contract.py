@@ -23,6 +23,7 @@ from .values.errors import (
     OverloadedError,
     RequestCancelledError,
     ServiceUnavailableError,
+    StorageUnavailableError,
     UnauthorizedError,
 )
 from .values.value import Value
@@ -42,9 +43,10 @@ COMMON_ERRORS: tuple[type[DeclaredError], ...] = (
     OverloadedError,
     ServiceUnavailableError,
     ActorStopped,
+    StorageUnavailableError,
     InternalError,
 )
-"""Every operation can answer with these; an operation lists only what is its own."""
+"""Every operation can answer with these beside what is its own."""
 
 
 class Operation(Value, Generic[ParamsT, ResultT]):

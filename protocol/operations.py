@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from .contract import ContractIR, Guard, Operation, Retry
+from .contract import COMMON_ERRORS, ContractIR, Guard, Operation, Retry
 from .provider_context import ProviderContext
 from .values.agent import AgentInfo
 from .values.context import ContextEntry
@@ -30,7 +30,6 @@ from .values.errors import (
     PromptNotFoundError,
     QuestionNotFoundError,
     SessionNotFoundError,
-    StorageUnavailableError,
     VariantUnavailableError,
 )
 from .values.event import PermissionReplied, QuestionRejected, QuestionReplied
@@ -250,7 +249,7 @@ def _operation(
         method=method,
         params=params,
         result=result,
-        errors=errors,
+        errors=tuple(dict.fromkeys((*errors, *COMMON_ERRORS))),
         summary=summary,
         namespace=namespace,
         name=name,
@@ -268,7 +267,6 @@ SESSIONS_CREATE: Operation[CreateSession, Session] = _operation(
     SessionNotFoundError,
     ModelUnavailableError,
     VariantUnavailableError,
-    StorageUnavailableError,
     retry="keyed",
 )
 SESSIONS_GET: Operation[SessionParams, Session] = _operation(
@@ -284,7 +282,6 @@ SESSIONS_PROMPT: Operation[SendPrompt, Admission] = _operation(
     "Admit a prompt durably and, unless `resume` is false, wake the session. The receipt means it is committed.",
     ConflictError,
     InboxFullError,
-    StorageUnavailableError,
     retry="keyed",
 )
 SESSIONS_PENDING: Operation[SessionParams, tuple[PendingItem, ...]] = _operation(
@@ -299,7 +296,6 @@ SESSIONS_WITHDRAW: Operation[PromptParams, WithdrawOutcome] = _operation(
     WithdrawOutcome,
     "Take a pending prompt or control item back; the answer says whether promotion was faster.",
     PromptNotFoundError,
-    StorageUnavailableError,
     retry="keyed",
 )
 SESSIONS_INTERRUPT: Operation[SessionParams, Interrupted] = _operation(
@@ -332,7 +328,6 @@ SESSIONS_SWITCH_MODEL: Operation[SwitchModel, Session] = _operation(
     "Select the model of the next Provider Turn.",
     ModelUnavailableError,
     VariantUnavailableError,
-    StorageUnavailableError,
     retry="keyed",
 )
 SESSIONS_REDELIVER: Operation[RedeliverPrompt, Admission] = _operation(
@@ -342,7 +337,6 @@ SESSIONS_REDELIVER: Operation[RedeliverPrompt, Admission] = _operation(
     "Change the delivery of a pending prompt; a prompt that becomes a steer wakes the session.",
     PromptNotFoundError,
     ConflictError,
-    StorageUnavailableError,
     retry="keyed",
 )
 SESSIONS_WAIT_PROMPT: Operation[PromptParams, PromptOutcome] = _operation(
@@ -353,14 +347,13 @@ SESSIONS_WAIT_PROMPT: Operation[PromptParams, PromptOutcome] = _operation(
     PromptNotFoundError,
 )
 SESSIONS_UPDATE: Operation[UpdateSession, Session] = _operation(
-    "sessions.update", UpdateSession, Session, "Set title or metadata.", StorageUnavailableError, retry="keyed"
+    "sessions.update", UpdateSession, Session, "Set title or metadata.", retry="keyed"
 )
 SESSIONS_REMOVE: Operation[SessionParams, None] = _operation(
     "sessions.remove",
     SessionParams,
     None,
     "Interrupt the session and delete it, its log and its children. Its id cannot be used again.",
-    StorageUnavailableError,
     retry="never",
 )
 SESSIONS_FORK: Operation[ForkSession, Session] = _operation(
@@ -369,7 +362,6 @@ SESSIONS_FORK: Operation[ForkSession, Session] = _operation(
     Session,
     "A new session with the settled history of this one.",
     MessageNotFoundError,
-    StorageUnavailableError,
     retry="never",
 )
 SESSIONS_MESSAGE: Operation[MessageParams, Message] = _operation(
@@ -384,7 +376,6 @@ SESSIONS_SWITCH_AGENT: Operation[SwitchAgent, Session] = _operation(
     Session,
     "Select the agent of the next Provider Turn.",
     AgentNotFoundError,
-    StorageUnavailableError,
     retry="keyed",
 )
 SESSIONS_PROVIDER_CONTEXT: Operation[SessionParams, ProviderContext] = _operation(
@@ -399,7 +390,6 @@ SESSIONS_COMPACT: Operation[SessionParams, CompactControl] = _operation(
     CompactControl,
     "Ask for a compaction: an item of the inbox, behind which input waits. Asked again, the one that waits is answered.",
     InboxFullError,
-    StorageUnavailableError,
     retry="keyed",
 )
 SESSIONS_MOVE: Operation[MoveSession, MoveControl] = _operation(
@@ -408,7 +398,6 @@ SESSIONS_MOVE: Operation[MoveSession, MoveControl] = _operation(
     MoveControl,
     "Move the session to another location. It waits in the inbox like a compaction; the next turn begins a new Context Epoch.",
     InboxFullError,
-    StorageUnavailableError,
     retry="keyed",
 )
 CONTEXT_LIST: Operation[SessionParams, tuple[ContextEntry, ...]] = _operation(
@@ -419,7 +408,6 @@ CONTEXT_PUT: Operation[PutContextEntry, ContextEntry] = _operation(
     PutContextEntry,
     ContextEntry,
     "Keep a context entry for a session; its model is told at the next turn. Wakes nothing.",
-    StorageUnavailableError,
     retry="keyed",
 )
 CONTEXT_REMOVE: Operation[RemoveContextEntry, None] = _operation(
@@ -427,7 +415,6 @@ CONTEXT_REMOVE: Operation[RemoveContextEntry, None] = _operation(
     RemoveContextEntry,
     None,
     "Remove a context entry; removing one that is not there is no error.",
-    StorageUnavailableError,
     retry="keyed",
 )
 SESSIONS_ATTACH: Operation[SessionParams, Attachment] = _operation(
@@ -446,7 +433,6 @@ PERMISSIONS_REPLY: Operation[PermissionAnswer, PermissionReplied] = _operation(
     "Answer a permission request. The first answer wins; a later one is told what it was.",
     PermissionNotFoundError,
     ConflictError,
-    StorageUnavailableError,
     retry="never",
 )
 PERMISSIONS_SAVED: Operation[ListSavedPermissions, tuple[SavedPermission, ...]] = _operation(
@@ -457,7 +443,6 @@ PERMISSIONS_FORGET: Operation[ForgetPermission, None] = _operation(
     ForgetPermission,
     None,
     "Forget a kept approval; forgetting one that is not there is no error.",
-    StorageUnavailableError,
     retry="keyed",
 )
 QUESTIONS_LIST: Operation[ListRequests, tuple[QuestionRequest, ...]] = _operation(
@@ -470,7 +455,6 @@ QUESTIONS_REPLY: Operation[QuestionAnswer, QuestionReplied] = _operation(
     "Answer a question. The first answer wins; a later one is told what it was.",
     QuestionNotFoundError,
     ConflictError,
-    StorageUnavailableError,
     retry="never",
 )
 QUESTIONS_REJECT: Operation[QuestionParams, QuestionRejected] = _operation(
@@ -480,7 +464,6 @@ QUESTIONS_REJECT: Operation[QuestionParams, QuestionRejected] = _operation(
     "Dismiss a question, which stops the drain that asked it.",
     QuestionNotFoundError,
     ConflictError,
-    StorageUnavailableError,
     retry="never",
 )
 AGENTS_LIST: Operation[NoParams, tuple[AgentInfo, ...]] = _operation(

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from steerway.actors.configuration import Configuration, ConfigurationError, Recovery
+from steerway.actors.context.source import ContextSource, codec_of
 from steerway.actors.session.recovery import CONTINUATION_NOTE, MAX_CONTINUATIONS
 from steerway.actors.settings import Surroundings, load_settings
 from steerway.protocol.values import (
@@ -28,7 +30,14 @@ from steerway.protocol.values import (
     TurnInterrupted,
 )
 from steerway.protocol.values.errors import ConflictError
-from steerway.protocol.values.event import PermissionAsked, PermissionReplied, QuestionAsked, QuestionRejected, RetryScheduled
+from steerway.protocol.values.event import (
+    PermissionAsked,
+    PermissionReplied,
+    QuestionAsked,
+    QuestionRejected,
+    RetryScheduled,
+    ToolSucceeded,
+)
 from support.answers import answer, cut, hold, status, stream, text, tool_call
 from support.house import OpenHouse, Ticks, configuration, crash_image, open_house, said
 from support.provider import Provider, open_provider
@@ -361,3 +370,34 @@ def test_the_policy_is_read_and_not_from_a_file_that_was_only_found(tmp_path: Pa
     assert load_settings(given).configuration.recovery.policy == "continue"
     with pytest.raises(ConfigurationError, match="later"):
         load_settings(surroundings(STEERWAY_RECOVERY_POLICY="later"))
+
+
+async def test_work_that_a_user_interrupted_between_turns_is_not_continued_after_a_restart(tmp_path: Path) -> None:
+    """Ruling B5: the user's interrupt answers it, also where no turn was open that could end as interrupted."""
+    entered = trio.Event()
+    observed = 0
+
+    async def load() -> str:
+        nonlocal observed
+        observed += 1
+        if observed == 2:
+            entered.set()
+            await trio.sleep_forever()
+        return "calm"
+
+    weather = ContextSource(
+        key="test/weather", codec=codec_of(str), load=load, baseline=lambda value: value, update=lambda _, value: value
+    )
+    async with open_provider(answer(tool_call("date"))) as provider:
+        async with open_house(provider, tmp_path) as house:
+            session = await house.session()
+            house.runtime.context.register(weather)
+            await house.sessions.prompt(session, "What is the date?")
+            await entered.wait()
+            await house.sessions.interrupt(session)
+            assert len(await house.data(session, ToolSucceeded)) == 1
+        assert len(provider.requests) == 1
+        async with open_house(provider, tmp_path, settings=continuing(provider)) as house:
+            await wait_all_tasks_blocked()
+            assert await house.sessions.active() == {}
+            assert len(provider.requests) == 1

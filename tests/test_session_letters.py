@@ -1,5 +1,6 @@
 """Letters of a session one by one, and its life in memory."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ from steerway.protocol.values.errors import (
     SessionNotFoundError,
 )
 from support.answers import answer, hold, text
-from support.house import Ticks, open_house, scripted_house
+from support.house import Task, Ticks, open_house, scripted_house
 from support.provider import open_provider
 
 UNKNOWN = SessionId("ses_unknown")
@@ -302,3 +303,18 @@ async def test_what_was_admitted_is_there_after_a_restart_and_waits_for_a_wake(t
             await house.sessions.resume(session)
             assert await house.pending(session) == []
             assert len(provider.requests) == 1
+
+
+async def test_a_prompt_that_follows_the_creation_of_a_child_in_one_breath_finds_it(tmp_path: Path) -> None:
+    """Ruling A11: the child takes its parent's location in its own transaction, so no read comes before its letter."""
+    async with scripted_house(tmp_path, blocking=Threads()) as house:
+        folder = tmp_path / "elsewhere"
+        folder.mkdir()
+        parent = await house.sessions.create(location=Location(directory=str(folder)))
+        async with trio.open_nursery() as nursery:
+            created = Task(nursery, partial(house.sessions.create, id=UNKNOWN, parent_id=parent.id))
+            await wait_all_tasks_blocked()
+            receipt = await house.sessions.prompt(UNKNOWN, "Hello", resume=False)
+            child = await created.result()
+        assert (child.location, child.parent_id) == (parent.location, parent.id)
+        assert await house.pending(UNKNOWN) == [receipt.id]

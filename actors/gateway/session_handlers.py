@@ -95,26 +95,15 @@ class SessionHandlers:
             check_model(params.model)
             self._services.models.resolve(params.model)
         self._check_agent(params.agent)
-        if params.location is not None:
-            return self._send_creation(params, params.location)
-        if params.parent_id is None:
-            return self._send_creation(params, Location(directory=self._default_directory))
-        return in_task(peer, partial(self._create_child, params, params.parent_id))
-
-    async def _create_child(self, params: op.CreateSession, parent_id: SessionId) -> Session:
-        parent = await self._services.storage.read(lambda reader: reader.session(parent_id))
-        return await self._send_creation(params, parent.location).wait()
-
-    def _send_creation(self, params: op.CreateSession, location: Location) -> Answer[Any]:
         created = SessionCreated(
             title=params.title if params.title is not None else "New session",
-            location=location,
+            location=params.location or Location(directory=self._default_directory),
             parent_id=params.parent_id,
             agent=params.agent,
             model=params.model,
             metadata=params.metadata,
         )
-        letter = Create(created, check_directory=params.location is not None)
+        letter = Create(created, located=params.location is not None)
         return self._post(params.id or self._services.ids.session(), letter)
 
     def _prompt(self, params: op.SendPrompt, peer: Peer) -> Answer[Any]:

@@ -216,7 +216,7 @@ class SessionActor:
 
     async def _create(self, letter: Create) -> None:
         directory = letter.created.location.directory
-        if letter.check_directory and not await self._services.blocking.run(lambda: _is_directory(directory)):
+        if letter.located and not await self._services.blocking.run(lambda: _is_directory(directory)):
             letter.answer.fail(
                 InvalidRequestError(
                     f"location.directory must be an existing absolute directory, not {directory!r}.",
@@ -224,7 +224,7 @@ class SessionActor:
                 )
             )
             return
-        posted = self._services.storage.post(Creation(self._services, self.session_id, letter.created))
+        posted = self._services.storage.post(Creation(self._services, self.session_id, letter))
         posted.when_done(lambda done: _copy(done, letter.answer))
         with contextlib.suppress(DeclaredError):  # it is the letter's answer
             await posted.wait()

@@ -44,7 +44,6 @@ from .services import Services
 
 MAX_FAILURES: Final = 3
 SUMMARY_TOKENS: Final = 4_096
-SETTLEMENT_SECONDS: Final = 5
 PRUNED_TOKENS: Final = 20
 """What stands for a pruned result, about."""
 
@@ -209,8 +208,8 @@ class Compactor:
         return text, None
 
     async def _end(self, data: EventData) -> None:
-        """Record the end, shielded and bounded in time; when it cannot be recorded, recovery does it."""
-        with trio.move_on_after(SETTLEMENT_SECONDS, shield=True):
+        """Record the end, shielded; the store's own time limit bounds it. When it cannot be recorded, recovery does it."""
+        with trio.CancelScope(shield=True):
             self._journal.append([data])
             await self._journal.gate()
 

@@ -21,18 +21,18 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, Protocol
 
-import structlog
 import trio
 
 from ...protocol.llm.lowering import lower
 from ...protocol.llm.request import AssistantMessage, LLMRequest
-from ...protocol.values.errors import ContextUnavailableError, DeclaredError, StorageUnavailableError
+from ...protocol.values.errors import ContextUnavailableError, SessionNotFoundError, StorageUnavailableError
 from ...protocol.values.failure import CONTEXT_UNAVAILABLE, INTERNAL, STORAGE_UNAVAILABLE, Failure
 from ...protocol.values.ids import MessageId, SessionId
 from ...protocol.values.message import Message
 from ...protocol.values.prompt import CompactControl, MoveControl
 from ...protocol.values.session import CompletedOutcome, FailedOutcome, InterruptedOutcome, Outcome
 from ..context.observing import Observing
+from ..logs import Logger
 from ..models.catalog import ModelInfo
 from ..tools.registry import ToolSet
 from . import recovery
@@ -44,9 +44,10 @@ from .promotion import CONTINUE_INSTRUCTION, CUT_INSTRUCTION, Promotion
 from .requests import Requests
 from .retry import RetryBudget
 from .services import Services
+from .transactions import InterruptMark
 from .turn import Turn, TurnFailure, TurnStopped, Unsettled
 
-_log = structlog.get_logger("steerway.drain")
+_log = Logger("steerway.drain")
 
 
 class DrainOwner(Protocol):
@@ -106,7 +107,8 @@ class Drain:
         self._budget = RetryBudget(services.random)
         self._step = 0
         self._switched = trio.Event()
-        self.stop_reason: Literal["user", "shutdown"] = "user"
+        self.stop_reason: Literal["user", "shutdown"] = "shutdown"
+        """A cancellation that nobody asked this drain for is the end of its actor, not a user's interrupt."""
         self.journal = SessionJournal(services, session_id)
         """Where the session's live events go while this drain runs, so that they keep their place."""
         self._compactor = Compactor(services, session_id, self.journal, lambda id: owner.promoted((id,)))
@@ -146,8 +148,6 @@ class Drain:
         except StorageUnavailableError as error:
             self.unsettled = True
             return FailedOutcome(error=Failure(type=STORAGE_UNAVAILABLE, message=error.message))
-        except DeclaredError as error:
-            return FailedOutcome(error=Failure(type=INTERNAL, message=error.message))
         except Exception as error:
             self.unsettled = True
             reference = self._services.ids.event()
@@ -156,7 +156,23 @@ class Drain:
             return FailedOutcome(error=Failure(type=INTERNAL, message=message))
         finally:
             self.turn = None
+        if self.stop_reason == "user":
+            with trio.CancelScope(shield=True):
+                await self._mark_interrupted()
         return InterruptedOutcome(reason=self.stop_reason)
+
+    async def _mark_interrupted(self) -> None:
+        """Between turns there is nothing that could end as interrupted, yet the work a user stopped must not come back."""
+        try:
+            view = await self._services.storage.read(view_of(self._session_id, with_history=False))
+            if view.record.unanswered_seq is not None:
+                agent, model = await select(self._services, view.record, self._budget)
+                mark = InterruptMark(self._services, self._session_id, agent.name, model.ref)
+                await self._services.storage.commit(mark)
+        except BoundaryFailure:
+            pass  # nothing here can be a turn at all, also not one that is over
+        except (StorageUnavailableError, SessionNotFoundError) as error:
+            _log.warning("an interrupt was not recorded", session_id=self._session_id, error=str(error))
 
     async def _work(self) -> None:
         if self.unsettled:
@@ -190,10 +206,8 @@ class Drain:
             if failure.superseded:
                 self._step -= 1  # a retry uses up no step, also where it is a turn of its own
                 return _GoesOn(continuing=True)
-            if failure.again is not None:
+            if failure.again:
                 self._step -= 1
-                with trio.move_on_after(failure.again):
-                    await self._switched.wait()
                 return _GoesOn(continuing=True, instruction=CUT_INSTRUCTION)
             if failure.overflow and not made_smaller and await compactor.recover(sample.model, history):
                 return _GoesOn(continuing=True, hold=True)

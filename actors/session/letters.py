@@ -41,12 +41,13 @@ class Admit(Letter[Admission]):
 class Create(Letter[Session]):
     """Bring the session into being; one that exists is answered as it stands, whatever else is asked."""
 
-    __slots__ = ("check_directory", "created")
+    __slots__ = ("created", "located")
 
-    def __init__(self, created: SessionCreated, *, check_directory: bool) -> None:
+    def __init__(self, created: SessionCreated, *, located: bool) -> None:
         super().__init__()
         self.created = created
-        self.check_directory = check_directory
+        self.located = located
+        """Whether the caller named the location, which is then checked; a child that names none takes its parent's."""
 
 
 class Control(Letter[ControlItem]):

@@ -7,7 +7,7 @@ them waits, and none touches the actor; the actor learns the result when it is c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -29,8 +29,8 @@ from ...protocol.values.event import (
     PromptWithdrawn,
     QuestionRejected,
     QuestionReplied,
-    SessionCreated,
-    SessionUpdated,
+    TurnInterrupted,
+    TurnStarted,
 )
 from ...protocol.values.ids import MessageId, RequestId, SessionId
 from ...protocol.values.model import ModelRef
@@ -38,22 +38,25 @@ from ...protocol.values.permission import PermissionReply, SavedPermission
 from ...protocol.values.prompt import Admission, CompactControl, Delivery, MoveControl
 from ...protocol.values.session import PromotedOutcome, Session, WithdrawnOutcome, WithdrawOutcome
 from ...storage.journal import Transaction
-from .letters import Admit
+from .letters import Admit, Create
 from .services import Services
 
 
 class Creation:
-    """Brings a session into being."""
+    """Brings a session into being; a child that names no location works where its parent does."""
 
-    def __init__(self, services: Services, session_id: SessionId, created: SessionCreated) -> None:
+    def __init__(self, services: Services, session_id: SessionId, letter: Create) -> None:
         self._services = services
         self._session_id = session_id
-        self._created = created
+        self._letter = letter
 
     def __call__(self, transaction: Transaction) -> Session:
-        if self._created.parent_id is not None:
-            transaction.session(self._created.parent_id)  # raises SessionNotFoundError
-        transaction.append(self._session_id, [self._services.new_event(self._created)])
+        created = self._letter.created
+        if created.parent_id is not None:
+            parent = transaction.session(created.parent_id).session  # raises SessionNotFoundError
+            if not self._letter.located:
+                created = msgspec.structs.replace(created, location=parent.location)
+        transaction.append(self._session_id, [self._services.new_event(created)])
         return transaction.session(self._session_id).session
 
 
@@ -173,26 +176,22 @@ class Switch:
         return transaction.session(self._session_id).session
 
 
-class Update:
-    """Sets title or metadata."""
+class InterruptMark:
+    """Puts a user's interrupt into the log where no turn was open to carry it: promoted input that nobody will answer, or
+    settled calls whose continuation was stopped (ruling B5). Without anything unanswered it does nothing.
+    """
 
-    def __init__(
-        self, services: Services, session_id: SessionId, *, title: str | None, metadata: dict[str, Any] | None
-    ) -> None:
-        self._services = services
+    def __init__(self, services: Services, session_id: SessionId, agent: str, model: ModelRef) -> None:
+        message_id = services.ids.message()
         self._session_id = session_id
-        self._title = title
-        self._metadata = metadata
+        self._events = [
+            services.new_event(TurnStarted(assistant_message_id=message_id, agent=agent, model=model, attempt=1)),
+            services.new_event(TurnInterrupted(assistant_message_id=message_id, reason="user")),
+        ]
 
-    def __call__(self, transaction: Transaction) -> Session:
-        before = transaction.session(self._session_id).session
-        title = self._title if self._title != before.title else None
-        metadata = self._metadata if self._metadata != before.metadata else None
-        if title is None and metadata is None:
-            return before
-        updated = SessionUpdated(title=title, metadata=metadata)
-        transaction.append(self._session_id, [self._services.new_event(updated)])
-        return transaction.session(self._session_id).session
+    def __call__(self, transaction: Transaction) -> None:
+        if transaction.session(self._session_id).unanswered_seq is not None:
+            transaction.append(self._session_id, self._events)
 
 
 class Settlement:

@@ -79,14 +79,12 @@ _log = Logger("steerway.turn")
 class TurnFailure(Exception):
     """The turn ended durably in an error.
 
-    `again`: the answer was cut, its back-off is over, and a new turn should go on from it after so many seconds.
+    `again`: the answer was cut, its back-off is over, and a new turn should go on from it.
     `superseded`: a new boundary should follow at once. `overflow`: the request was too large, nothing was answered, and the
     turn goes on if history can be made smaller.
     """
 
-    def __init__(
-        self, failure: Failure, *, again: float | None = None, superseded: bool = False, overflow: bool = False
-    ) -> None:
+    def __init__(self, failure: Failure, *, again: bool = False, superseded: bool = False, overflow: bool = False) -> None:
         super().__init__(failure.message)
         self.failure = failure
         self.again = again
@@ -183,7 +181,7 @@ class Turn:
             if not self._begun:
                 raise  # nothing was sent
             failure = Failure(type=STORAGE_UNAVAILABLE, message=error.message)
-            terminal, again = TurnFailed(assistant_message_id=self.assistant, error=failure), None
+            terminal, again = TurnFailed(assistant_message_id=self.assistant, error=failure), False
             ended = True
         finally:
             if not ended and self._begun:
@@ -197,7 +195,7 @@ class Turn:
         """Whether the turn is in the log."""
         return self._recorded is not None and self._recorded.done and self._recorded.error is None
 
-    async def _attempts(self, request: LLMRequest) -> tuple[EventData, float | None]:
+    async def _attempts(self, request: LLMRequest) -> tuple[EventData, bool]:
         """Try until there is an end: the terminal event, and what is `TurnFailure.again`."""
         attempt = 1
         while True:
@@ -206,15 +204,15 @@ class Turn:
             end = self._judged()
             delay = self._delay(end)
             if delay is None:
-                return self._terminal(end), None
+                return self._terminal(end), False
             attempt += 1
             if self._response.has_output:
                 self._close_parts()
                 await self._back_off(attempt, delay, end)
-                return self._terminal(end, continues=True), 0.0
+                return self._terminal(end, continues=True), True
             self._paid += self._model.cost(end.tokens)
             if self._fell_back(end) or not await self._back_off(attempt, delay, end):
-                return self._terminal(llm.ProviderFailed(failure=_superseded(end)), continues=True), None
+                return self._terminal(llm.ProviderFailed(failure=_superseded(end)), continues=True), False
 
     # --- one attempt -------------------------------------------------------------------------------------------------
 
@@ -410,7 +408,7 @@ class Turn:
         data = self._response.close(INTERRUPTED_CALL, INTERRUPTED_CALL if interrupted else MISSING_RESULT)
         self._journal.settle([*data, *end], requests)
 
-    def _outcome(self, terminal: EventData, again: float | None) -> bool:
+    def _outcome(self, terminal: EventData, again: bool) -> bool:
         match terminal:
             case TurnCompleted(continues=continues):
                 self._budget.succeeded()
