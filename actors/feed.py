@@ -187,9 +187,10 @@ class Feed:
         # Measured (bench/fan_out.py): what stands in this loop beside `try_send` is paid for every delivered frame.
         runs: dict[tuple[str, int], bytes] = {}
         framing, number, run = "", 0, b""
+        large = sum([published.size for published in fresh]) > HIGH_WATER
         for subscriber in tuple(self._live):
             outbound = subscriber.outbound
-            if subscriber.lag is not None or not outbound.joinable:
+            if subscriber.lag is not None or large or outbound.backlog > HIGH_WATER or not outbound.joinable:
                 self._serve_live(subscriber, fresh)
                 continue
             if number != subscriber.number or framing != outbound.framing:  # most share one run: look it up when it changes
@@ -206,6 +207,8 @@ class Feed:
         for published in fresh:
             if subscriber.closed:
                 return
+            if subscriber.lag is None and subscriber.outbound.backlog > HIGH_WATER:
+                self._sent_live(subscriber, Way.FULL)
             if subscriber.lag is None:
                 self._sent_live(subscriber, subscriber.send(published))
             elif not subscriber.queue(published):

@@ -33,6 +33,11 @@ class Outbound(Protocol):
         """Whether several frames may be handed over as one run of bytes."""
         ...
 
+    @property
+    def backlog(self) -> int:
+        """Bytes queued, of whatever is sent over this connection; none once it is gone."""
+        ...
+
     def frame(self, payload: bytes) -> bytes:
         """The payload as the transport wants it; the same for every connection of the framing."""
         ...

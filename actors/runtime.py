@@ -150,6 +150,7 @@ class House:
         environ: Mapping[str, str],
         blocking: Blocking,
         keeping: Blocking,
+        observing: Blocking,
         now_ms: Callable[[], int],
         random_bytes: Callable[[int], bytes],
         take_over: bool,
@@ -180,9 +181,9 @@ class House:
         self._output_limits = output_limits
         projects = project_config_enabled(environ)
         self.context = SystemContextRegistry()
-        self._instructions = Instructions(blocking, config_folder=config_folder, projects=projects)
-        self._skills = Skills(blocking, config_folder=config_folder, projects=projects)
-        register_built_in(self.context, blocking=blocking, now_ms=now_ms, instructions=self._instructions)
+        self._instructions = Instructions(observing, config_folder=config_folder, projects=projects)
+        self._skills = Skills(observing, config_folder=config_folder, projects=projects)
+        register_built_in(self.context, blocking=observing, now_ms=now_ms, instructions=self._instructions)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start everything, live until `stop`, and end everything in order. Shielded from the embedder's cancellation."""
@@ -410,6 +411,7 @@ async def open_runtime(
         environ=os.environ if environ is None else environ,
         blocking=blocking or Threads(),
         keeping=blocking or Threads(limit=4),  # apart, so that hung tools never hold up the keeping of outputs
+        observing=blocking or Threads(),  # nor make Context Sources unavailable
         now_ms=now_ms,
         random_bytes=random_bytes,
         take_over=take_over,

@@ -2,10 +2,13 @@
 
 Rules:
 - A live subscriber that falls behind keeps a queue of what it has not been sent, within a budget in bytes and in frames; only
-  adjacent deltas of one fragment are joined for it. Beyond the budget it is lost, and only it.
+  adjacent deltas of one fragment are joined for it. Beyond the budget it is lost, and only it; an event that waits alone is
+  never too large.
 - A durable subscriber is the next sequence it needs. It does not matter where an event comes from: what lies behind the
   cursor is skipped, so ring and pages may overlap (ruling A13). It is given no more than its connection takes: what is left of
   a page or a ring is read again once there is room.
+- Nothing is handed to a connection that is behind, whatever it is behind with: many subscriptions of one connection, or a few
+  large events, must not add up to what is held against a peer that reads (ruling D4).
 - Nothing here waits or starts tasks; the feed does.
 """
 
@@ -87,7 +90,7 @@ class LiveSubscriber:
             published = joined
         lag.append(published)
         self.lag_bytes += published.size
-        return self.lag_bytes <= LIVE_BUDGET_BYTES and len(lag) <= LIVE_BUDGET_FRAMES
+        return len(lag) == 1 or (self.lag_bytes <= LIVE_BUDGET_BYTES and len(lag) <= LIVE_BUDGET_FRAMES)
 
     def send(self, published: Published) -> Way:
         """Send one event now."""
@@ -95,7 +98,7 @@ class LiveSubscriber:
 
     def send_queued(self) -> Way:
         """Send from the queue as far as the connection takes it."""
-        state = Way.FREE
+        state = way(self.outbound.backlog)
         while self.lag and state is Way.FREE:
             published = self.lag.popleft()
             self.lag_bytes -= published.size
@@ -135,6 +138,8 @@ class DurableSubscriber:
         return self._send(((seq, item_frame(outbound, number, body)) for seq, body in bodies), synced)
 
     def _send(self, framed: Iterable[tuple[int, bytes]], synced: Callable[[int], Published]) -> Way:
+        if self.outbound.backlog > HIGH_WATER:
+            return Way.FULL
         run: list[bytes] = []
         size = 0
         self._announce(run, synced)

@@ -18,7 +18,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from steerway.actors import subscriber as subscriber_module
 from steerway.actors.feed import HEARTBEAT_SECONDS, Feed
 from steerway.actors.published import Published
-from steerway.actors.subscriber import HIGH_WATER, LIVE_BUDGET_FRAMES
+from steerway.actors.subscriber import HIGH_WATER, LIVE_BUDGET_BYTES, LIVE_BUDGET_FRAMES
 from steerway.protocol.codec import JSON, MSGPACK, Codec
 from steerway.protocol.values import (
     Event,
@@ -66,6 +66,10 @@ class Pipe:
         self._queue.append(framed)
         self._size += len(framed)
         return self._size
+
+    @property
+    def backlog(self) -> int:
+        return 0 if self.gone else self._size
 
     async def wait_drained(self) -> None:
         while self._size > 64 * 1024 and not self.gone:
@@ -255,6 +259,38 @@ async def test_a_subscriber_beyond_its_budget_is_lost_alone() -> None:
         assert sent == [None, *range(1, len(sent))]  # what it was sent has no gap
 
 
+@pytest.mark.parametrize("joinable", [True, False])
+async def test_a_burst_of_large_events_hands_over_no_more_than_one_of_them(joinable: bool) -> None:
+    """One transaction promotes many large prompts; the connection must not be closed for what was never asked to be read."""
+    async with running() as (feed, log):
+        pipe, ends = Pipe(joinable=joinable), Ends()
+        watch_live(feed, pipe, 1, ends)
+        watch_live(feed, pipe, 2, ends)
+        log.size = LIVE_BUDGET_BYTES + 1
+        log.append(3)
+        await wait_all_tasks_blocked()
+        assert pipe.backlog < LIVE_BUDGET_BYTES + HIGH_WATER
+        assert sorted(number for number, _ in ends.seen) == [1, 2]
+
+
+async def test_a_large_event_alone_costs_no_subscription_however_many_share_the_connection() -> None:
+    async with running() as (feed, log):
+        pipe, ends = Pipe(), Ends()
+        for number in (1, 2, 3):
+            watch_live(feed, pipe, number, ends)
+        await wait_all_tasks_blocked()
+        pipe.read()
+        log.size = LIVE_BUDGET_BYTES + 1
+        log.append()
+        got: list[int | None] = []
+        for _ in range(3):
+            await wait_all_tasks_blocked()
+            assert pipe.backlog < LIVE_BUDGET_BYTES + HIGH_WATER
+            got += seqs(pipe.read())
+        assert got == [1, 1, 1]
+        assert ends.seen == []
+
+
 async def test_a_subscriber_that_lags_and_catches_up_missed_nothing() -> None:
     async with running() as (feed, log):
         pipe = Pipe()
@@ -266,7 +302,9 @@ async def test_a_subscriber_that_lags_and_catches_up_missed_nothing() -> None:
         log.append(100)
         await wait_all_tasks_blocked()
         assert feed.statistics().lagging == 1
-        got = pipe.read()
+        got = pipe.read()  # the first of the large ones; the second had to wait for it
+        await wait_all_tasks_blocked()
+        got += pipe.read()
         await wait_all_tasks_blocked()
         assert feed.statistics().lagging == 0
         log.append()

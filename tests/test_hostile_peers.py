@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
 
 from steerway import connect, open_runtime
 from steerway.actors.feed import Feed
@@ -159,3 +160,39 @@ async def test_the_largest_prompt_is_read_by_every_kind_of_client(tmp_path: Path
                     if isinstance(event.data, PromptAdmitted):
                         assert event.data.prompt.text == text
                         break
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+async def admitted(stream: Any) -> int:
+    """How long the text of the first prompt is that a stream tells of."""
+    async with stream as events:
+        async for event in events:
+            if isinstance(event.data, PromptAdmitted):
+                return len(event.data.prompt.text)
+    raise AssertionError("the stream ended before")
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_many_streams_of_large_events_do_not_cost_their_reader_the_connection(tmp_path: Path, durable: bool) -> None:
+    size = 7 * MIB
+    async with demo_runtime(tmp_path) as runtime:
+        session = await runtime.sessions.create()
+        listening = await runtime.listen(host="127.0.0.1", port=0, token="secret")
+        async with connect(listening.url, token="secret") as client, trio.open_nursery() as nursery:
+            read: list[int] = []
+            streams = [client.sessions.events(session.id) if durable else client.events.subscribe() for _ in range(6)]
+            for stream in streams:
+                await anext(stream)
+
+            async def reader(stream: Any) -> None:
+                read.append(await admitted(stream))
+
+            for stream in streams:
+                nursery.start_soon(reader, stream)
+            await runtime.sessions.prompt(session.id, "x" * size, resume=False)
+            with trio.fail_after(20):
+                while len(read) < len(streams):
+                    await client.server.health()
+    assert read == [size] * 6

@@ -72,8 +72,8 @@ class MemoryPeer:
 
     @property
     def backlog(self) -> int:
-        """Bytes queued for the client and not taken up."""
-        return self._outgoing.size
+        """Bytes queued for the client and not taken up; none when no more can be."""
+        return 0 if self._outgoing.closed else self._outgoing.size
 
     def frame(self, payload: bytes) -> bytes:
         """A message needs no frame here."""
