@@ -23,10 +23,11 @@ def test_the_demo_tells_its_story_and_leaves_nothing_behind(tmp_path: Path) -> N
     home = a_home(tmp_path)
     done = home.call("demo")
     assert (done.code, done.errors) == (0, "")
-    assert done.output.count("✓") == 12
-    assert "12 claims, each checked" in done.output
-    for act in ("1. Ask", "2. Steer and queue", "3. Stop", "4. Crash", "5. And everything is still there"):
-        assert act in done.output
+    assert done.output.count("✓") == 14
+    assert "14 claims, each checked" in done.output
+    acts = ("Ask", "Steer and queue", "Change the rules", "Stop", "Crash", "And everything is still there", "That was it")
+    for number, act in enumerate(acts, 1):
+        assert f"{number}. {act}" in done.output
     assert "\x1b" not in done.output  # it does not go to a terminal
     assert max(len(line) for line in done.output.splitlines()) <= 80
     assert list((tmp_path / "temporary").iterdir()) == []

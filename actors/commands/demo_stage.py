@@ -46,9 +46,9 @@ class Stage:
 
     def word(self, text: str) -> None:
         """A piece of the model's answer, as it arrives."""
-        for piece in plain(text).split(" "):
-            if not piece:
-                continue
+        room = self._width - len(_INDENT)
+        pieces = [word[at : at + room] for word in plain(text).split(" ") for at in range(0, len(word), room)]
+        for piece in pieces:
             if self._column == 0 or self._column + 1 + len(piece) > self._width:
                 self._end_line()
                 self._put(_INDENT + piece)

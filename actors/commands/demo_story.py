@@ -1,4 +1,4 @@
-"""What the demo tells: ask, steer, stop, crash. Each act does it over a WebSocket and checks what it says.
+"""What the demo tells: ask, steer, new rules, stop, crash. Each act does it over a WebSocket and checks what it says.
 
 Rules:
 - Nothing is taken from the server's inside: the story knows what any client can know, from receipts, events and reads.
@@ -20,6 +20,8 @@ from ...protocol.values import (
     Admission,
     AssistantMessage,
     CompletedOutcome,
+    ContextUpdated,
+    EpochStarted,
     Event,
     MessageId,
     PromptAdmitted,
@@ -74,6 +76,7 @@ class Story:
                 await scene.connected()
                 await self._ask(scene)
                 await self._steer(scene)
+                await self._change(scene)
                 missed = await self._stop(scene)
                 promise, killed = await self._crash(scene, server)
         async with server_process(self._store, self._directory) as server:
@@ -84,7 +87,7 @@ class Story:
                 await again.connected()
                 await self._return(scene, again, promise, missed)
         seconds = monotonic() - begun
-        self._stage.act(6, "That was it", f"{self._stage.claims} claims, each checked, in {seconds:.1f} seconds. Go on with:")
+        self._stage.act(7, "That was it", f"{self._stage.claims} claims, each checked, in {seconds:.1f} seconds. Go on with:")
         self._stage.aside('steerway run --model demo/demo "What is the date?"')
         self._stage.aside("steerway serve")
 
@@ -129,8 +132,32 @@ class Story:
             "The queued prompt came at the same time, and had its turn when all else was done.",
         )
 
+    async def _change(self, scene: Scene) -> None:
+        scene.stage.act(
+            3, "Change the rules", "A file of instructions appears beside the session. Nobody sends it; the next turn has it."
+        )
+        rules = "Answer in one sentence."
+        await trio.Path(self._directory, "AGENTS.md").write_text(rules, encoding="utf-8")
+        scene.stage.aside(f"[AGENTS.md now says: {rules}]")
+        asked = await scene.prompt("Anything new?")
+        await scene.until_idle()
+        at = {id(event.data): seq for seq, event in scene.log.items()}
+        (told,) = scene.all(ContextUpdated)
+        promoted = next(data for data in scene.all(PromptPromoted) if data.message_id == asked.id)
+        last = scene.all(TurnCompleted)[-1].assistant_message_id
+        scene.stage.claim(
+            rules in told.text
+            and at[id(promoted)] < at[id(told)] < at[id(scene.all(TurnStarted)[-1])]
+            and any(rules in text for text in scene.texts(last)),
+            "The model was told once, behind the prompt, and what it was told is an event of the log.",
+        )
+        scene.stage.claim(
+            len(scene.all(EpochStarted)) == 1 and rules not in scene.all(EpochStarted)[0].baseline,
+            "What stood at the beginning of the request stays byte for byte, so that a provider's cache goes on.",
+        )
+
     async def _stop(self, scene: Scene) -> Admission:
-        scene.stage.act(3, "Stop", "An interrupt stops the answer where it is, and takes nothing from the inbox.")
+        scene.stage.act(4, "Stop", "An interrupt stops the answer where it is, and takes nothing from the inbox.")
         await scene.prompt("Count to 1000.")
         await scene.until_words(12)
         waiting = await scene.prompt("What did I miss?", "queue")
@@ -154,7 +181,7 @@ class Story:
 
     async def _crash(self, scene: Scene, server: ServerProcess) -> tuple[Admission, float]:
         """The last receipt, and when the server was killed."""
-        scene.stage.act(4, "Crash", "In the middle of another answer we send one more prompt, and kill the server.")
+        scene.stage.act(5, "Crash", "In the middle of another answer we send one more prompt, and kill the server.")
         await scene.prompt("Count to 50.")
         await scene.until_words(12)
         receipt = await scene.prompt("Do you remember me?", id=MessageId("msg_demo_promise"))
@@ -167,7 +194,7 @@ class Story:
 
     async def _return(self, before: Scene, scene: Scene, promise: Admission, missed: Admission) -> None:
         stage = scene.stage
-        stage.act(5, "And everything is still there", "A new process, the same store, a client that asks for the events again.")
+        stage.act(6, "And everything is still there", "A new process, the same store, a client that asks for the events again.")
         known = await scene.replay()
         stage.claim(
             all(known.get(seq) == event for seq, event in before.log.items()),

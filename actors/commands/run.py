@@ -286,7 +286,17 @@ class _Text:
     def show(self, event: Event) -> None:
         import msgspec
 
-        from ...protocol.values import TextDelta, TextEnded, ToolCalled, ToolFailed, ToolSucceeded
+        from ...protocol.values import (
+            CompactionCompleted,
+            CompactionFailed,
+            CompactionStarted,
+            ContextUpdated,
+            TextDelta,
+            TextEnded,
+            ToolCalled,
+            ToolFailed,
+            ToolSucceeded,
+        )
 
         match event.data:
             case TextDelta(part_id=part, offset=offset, delta=delta):
@@ -300,6 +310,14 @@ class _Text:
                 texts = " ".join(getattr(item, "text", "(a file)") for item in content)
                 remark(f"    {brief(texts, 100)}")
             case ToolFailed(error=error):
+                remark(f"    failed: {brief(error.message, 100)}")
+            case ContextUpdated(text=text):
+                remark(f"  · the model is told: {brief(text, 200)}")
+            case CompactionStarted():
+                remark("  · the history is summarised")
+            case CompactionCompleted(summary=summary):
+                remark(f"    {brief(summary, 100)}")
+            case CompactionFailed(error=error):
                 remark(f"    failed: {brief(error.message, 100)}")
             case _:
                 pass

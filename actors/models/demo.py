@@ -6,7 +6,8 @@ Rules:
   think aloud first. Asking to think does that too.
 - It calls a tool that is offered when the latest input asks for it: "use the NAME tool", the date, "read FILE". Arguments are
   a JSON object in the input, or the file named there. It never calls one when tool choice is none.
-- It answers with the results of its calls, and says what was added since its last answer: so a steer can be seen to arrive.
+- It answers with the results of its calls, and says what was added or told since its last answer: so a steer, and a change of
+  the context, can be seen to arrive.
 - Tokens are words.
 """
 
@@ -153,6 +154,7 @@ def _answer(request: LLMRequest) -> _Answer:
         calls = ()
     said = [_result(message) for message in results]
     said += [_quoted("You added" if place or spoke_before else "You asked", text) for place, text in enumerate(inputs)]
+    said += [_quoted("I was told meanwhile", message.text) for message in news if isinstance(message, SystemUpdate)]
     if off:
         said.append("Tools are off for this answer, so words have to do.")
     if calls:
