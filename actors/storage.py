@@ -19,6 +19,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
@@ -41,6 +42,8 @@ T = TypeVar("T")
 _Outcomes = list[Committed | Refused]
 _Run = Callable[[Callable[[], _Outcomes]], Awaitable[_Outcomes]]
 
+IDLE_SECONDS = 5.0
+"""Without a commit for so long, the write-ahead log is truncated."""
 MAX_GROUP = 1_000
 READERS = 3
 
@@ -93,6 +96,7 @@ class StorageActor:
         self._waiting: deque[_Posted[Any]] = deque()
         self._arrival = trio.Event()
         self._closed = False
+        self._log_grew = False
         self._ended = False
         self._statistics = StorageStatistics()
         self._idle_readers: list[tuple[Worker, Reader]] = []
@@ -200,7 +204,10 @@ class StorageActor:
                         if self._closed:
                             return
                         self._arrival = trio.Event()
-                        await self._arrival.wait()
+                        with trio.move_on_after(IDLE_SECONDS if self._log_grew else math.inf) as idle:
+                            await self._arrival.wait()
+                        if idle.cancelled_caught:
+                            await self._tidy(worker.run)
                     group = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_GROUP))]
                     await self._commit_group(worker.run, group)
                     if self._database.writer.lost:
@@ -216,6 +223,14 @@ class StorageActor:
         """Take nothing more. Synchronous, so that it works in a `finally` of a cancelled task."""
         self._closed = True
         self._arrival.set()
+
+    async def _tidy(self, run: Callable[[Callable[[], bool]], Awaitable[bool]]) -> None:
+        """Truncate the write-ahead log in an idle moment; a reader that is in the way is not waited for."""
+        self._log_grew = False
+        try:
+            await run(self._database.checkpoint_if_free)
+        except StorageUnavailableError as error:
+            _log.warning("the write-ahead log could not be truncated", error=str(error))
 
     def _close_readers(self) -> None:
         for worker, reader in self._idle_readers:
@@ -240,6 +255,7 @@ class StorageActor:
             for posted in runnable:
                 self._finish(posted, Refused(_over()))
             raise
+        self._log_grew = True
         statistics = self._statistics
         statistics.groups += 1
         statistics.members += len(members)

@@ -20,7 +20,7 @@ import apsw
 
 from ..protocol.values import Generation
 from ..protocol.values.errors import StorageUnavailableError, StoreUnsuitableError
-from .connections import Synchronous, check_library, connect_reader, connect_writer
+from .connections import BUSY_TIMEOUT_MS, Synchronous, check_library, connect_reader, connect_writer
 from .ownership import Owner, Ownership, acquire, check_file_system
 from .reader import Reader
 from .schema import check_version, load_migrations, migrate, version
@@ -40,6 +40,7 @@ class Database:
         self.generation = generation
         self.writer = Writer(connection, fence)
         self._connection = connection
+        self._busy_timeout = BUSY_TIMEOUT_MS
         self._ownership = ownership
 
     @classmethod
@@ -103,7 +104,19 @@ class Database:
 
     def set_busy_timeout(self, milliseconds: int) -> None:
         """How long a commit waits for somebody else's lock on the file; 5 s unless set."""
+        self._busy_timeout = milliseconds
         self._connection.set_busy_timeout(milliseconds)
+
+    def checkpoint_if_free(self) -> bool:
+        """Truncate the write-ahead log, unless a reader is in the way: then False at once, so that no commit waits for it.
+
+        Raises `StorageUnavailableError` when the disk fails.
+        """
+        self._connection.set_busy_timeout(0)
+        try:
+            return not self.writer.lost and self.writer.checkpoint()
+        finally:
+            self._connection.set_busy_timeout(self._busy_timeout)
 
     def close(self) -> None:
         """Checkpoint, close the writing connection and free the store. Harmless when done twice; readers stay open."""

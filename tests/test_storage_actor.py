@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import apsw
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from steerway.actors.blocking import Blocking, Inline, InlineWorker, Threads, Worker
 from steerway.actors.feed import Feed
-from steerway.actors.storage import Chain, StorageActor
+from steerway.actors.storage import IDLE_SECONDS, Chain, StorageActor
 from steerway.protocol.values import Event, MessageId, PartId, SessionId, TextDelta, decode_event
 from steerway.protocol.values.errors import (
     ConflictError,
@@ -381,3 +381,25 @@ async def test_many_reads_share_few_connections_and_a_failing_one_gives_its_back
             for _ in range(20):
                 nursery.start_soon(look)
         assert 1 <= len(seen) <= 3
+
+
+async def test_the_log_is_truncated_in_an_idle_moment_but_no_reader_is_waited_for(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    log = tmp_path / "sessions.db-wal"
+    async with trio.open_nursery() as nursery:
+        database = open_store(tmp_path / "sessions.db")
+        storage = StorageActor(database, Feed(lambda: 1), Inline())
+        await nursery.start(storage.run)
+        await storage.commit(appending(ONE, session_created()))
+        reader = apsw.Connection(str(database.path), flags=apsw.SQLITE_OPEN_READONLY)
+        reader.execute("BEGIN").execute("SELECT count(*) FROM event").fetchall()
+        await storage.commit(appending(TWO, session_created()))
+        await trio.sleep(IDLE_SECONDS + 1)
+        assert log.stat().st_size > 0
+        reader.close()
+        await storage.commit(appending(THREE, session_created()))
+        await trio.sleep(IDLE_SECONDS + 1)
+        assert log.stat().st_size == 0
+        storage.close()
+    database.close()

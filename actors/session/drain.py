@@ -19,6 +19,7 @@ Rules (semantics, "Session Drain" and "Safe Provider-Turn Boundary"):
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
 import trio
@@ -46,6 +47,9 @@ from .retry import RetryBudget
 from .services import Services
 from .transactions import InterruptMark
 from .turn import Turn, TurnFailure, TurnStopped, Unsettled
+
+LONG_HISTORY = 500
+"""Messages from which on a request is built outside the loop."""
 
 _log = Logger("steerway.drain")
 
@@ -196,7 +200,9 @@ class Drain:
 
     async def _step_of(self, sample: Sample, *, made_smaller: bool) -> _GoesOn:
         """Make the request fit, or run its turn; what follows from it."""
-        request, tools = request_of(self._services, self._session_id, sample)
+        build = partial(request_of, self._services, self._session_id, sample)
+        # A long history takes many milliseconds to lower and to check, in which no other session would be served.
+        request, tools = await self._services.blocking.run(build) if len(sample.view.history) > LONG_HISTORY else build()
         compactor, history = self._compactor, sample.view.history
         if not made_smaller and await compactor.relieve(request, sample.model, history):
             return _GoesOn(continuing=True, hold=True)
