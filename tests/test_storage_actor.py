@@ -22,6 +22,7 @@ from steerway.protocol.values.errors import (
     SessionNotFoundError,
     StorageUnavailableError,
 )
+from steerway.storage.connections import connect_reader
 from steerway.storage.database import Database
 from steerway.storage.journal import StoredEvent
 from steerway.storage.reader import Reader
@@ -392,7 +393,7 @@ async def test_the_log_is_truncated_in_an_idle_moment_but_no_reader_is_waited_fo
         storage = StorageActor(database, Feed(lambda: 1), Inline())
         await nursery.start(storage.run)
         await storage.commit(appending(ONE, session_created()))
-        reader = apsw.Connection(str(database.path), flags=apsw.SQLITE_OPEN_READONLY)
+        reader = connect_reader(database.path)
         reader.execute("BEGIN").execute("SELECT count(*) FROM event").fetchall()
         await storage.commit(appending(TWO, session_created()))
         await trio.sleep(IDLE_SECONDS + 1)
