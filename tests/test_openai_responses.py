@@ -166,7 +166,7 @@ CODE = {
     "outputs": [{"type": "logs", "logs": "2"}],
 }
 PICTURE = {"id": "ig_1", "type": "image_generation_call", "status": "completed", "result": "iVBORw=="}
-REMOTE = {
+REMOTE: dict[str, Any] = {
     "id": "mcp_1",
     "type": "mcp_call",
     "status": "failed",
