@@ -47,7 +47,8 @@ class BareThread:
         insert = "INSERT INTO session (id, title, directory, created, updated, head, revision, cost, input, output, reasoning,"
         for number in range(CALLERS):
             self._connection.execute(
-                f"{insert} cache_read, cache_write) VALUES (?, '', '/', 0, 0, 0, 1, 0.0, 0, 0, 0, 0, 0)", (f"ses_{number}",)
+                f"{insert} cache_read, cache_write, compacted_seq) VALUES (?, '', '/', 0, 0, 0, 1, 0.0, 0, 0, 0, 0, 0, 0)",
+                (f"ses_{number}",),
             )
         self._heads = [0] * (CALLERS + 1)
         self._admitted = 0
