@@ -318,3 +318,17 @@ async def test_a_prompt_that_follows_the_creation_of_a_child_in_one_breath_finds
             child = await created.result()
         assert (child.location, child.parent_id) == (parent.location, parent.id)
         assert await house.pending(UNKNOWN) == [receipt.id]
+
+
+async def test_the_inbox_never_grows_beyond_what_one_answer_can_carry(tmp_path: Path) -> None:
+    """A client that joins is shown all that waits, in one message."""
+    async with scripted_house(tmp_path) as house:
+        session = await house.session()
+        first = await house.sessions.prompt(session, "x" * 8_000_000, resume=False)
+        with pytest.raises(InboxFullError, match="bytes"):
+            await house.sessions.prompt(session, "y" * 8_000_000, resume=False)
+        second = await house.sessions.prompt(session, "z" * 4_000_000, resume=False)
+        assert await house.pending(session) == [first.id, second.id]
+        assert len((await house.sessions.attach(session)).pending) == 2
+        await house.sessions.withdraw(session, first.id)
+        assert (await house.sessions.prompt(session, "y" * 8_000_000, resume=False)).promoted_seq is None

@@ -16,8 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from itertools import takewhile
-from typing import Any, Literal
+from typing import Any
 
 import trio
 
@@ -31,7 +30,7 @@ from ...protocol.values.errors import (
 from ...protocol.values.event import Activity
 from ...protocol.values.ids import MessageId, SessionId
 from ...protocol.values.permission import SavedPermission
-from ...protocol.values.prompt import Admission, ControlItem, Delivery, PendingItem
+from ...protocol.values.prompt import Admission, ControlItem
 from ...protocol.values.session import (
     Attachment,
     CompletedOutcome,
@@ -43,13 +42,13 @@ from ...protocol.values.session import (
     WithdrawnOutcome,
 )
 from ...storage.journal import Transaction
-from ...storage.reader import Reader
 from ..logs import Logger
 from ..mailbox import Answer, Mailbox
 from .attachment import attachment
 from .controls import ControlAdmission
 from .coordinator import Coordinator, answer_late
 from .drain import Drain
+from .inbox import ENVELOPE_BYTES, Inbox, weight
 from .letters import (
     Admit,
     Attach,
@@ -110,8 +109,7 @@ class SessionActor:
         self._coordinator = Coordinator(self)
         self._loaded = False
         self._outstanding = 0
-        self._pending: dict[MessageId, Delivery | Literal["control"]] = {}
-        self._admitting = 0
+        self._inbox = Inbox(services.max_pending)
         self._requests = Requests(services)
         self._prompts = PromptWaiters(session_id, services)
         self._drain: Drain | None = None
@@ -192,13 +190,9 @@ class SessionActor:
 
     async def _load(self) -> bool:
         """Find the session, or create it if that is what the first letter asks. False: there is none, and nobody asked."""
-
-        def pending(reader: Reader) -> dict[MessageId, Delivery | Literal["control"]]:
-            return {item.id: _place(item) for item in reader.pending(self.session_id)}
-
         while True:
             try:
-                self._pending = await self._services.storage.read(pending)
+                self._inbox.load(await self._services.storage.read(lambda reader: reader.pending(self.session_id)))
             except SessionNotFoundError as error:
                 # No await lies between the empty mailbox and the end, so no letter can fall between them (ruling A10).
                 letter = self.mailbox.take_nowait()
@@ -298,47 +292,45 @@ class SessionActor:
         self._services.storage.post(work, then=then).when_done(answered)
 
     def _admit(self, letter: Admit) -> None:
-        full = len(self._pending) + self._admitting >= self._services.max_pending
-        work = AdmissionOf(self._services, self.session_id, letter, full=full)
+        bytes = weight(letter.prompt, letter.metadata)
+        work = AdmissionOf(self._services, self.session_id, letter, full=self._inbox.expect(bytes))
 
         def committed(result: Admission | Exception) -> None:
-            self._admitting -= 1
+            self._inbox.arrived(bytes)
             if isinstance(result, Admission) and result.promoted_seq is None and result.withdrawn_seq is None:
-                self._pending[result.id] = result.delivery
+                self._inbox.add(result)
 
         def wake(_: Admission) -> None:
             if letter.resume:
                 self._coordinator.take(Input.WAKE)
 
-        self._admitting += 1
         self._commit(letter, work, then=committed, after=wake)
 
     def _control(self, letter: Control) -> None:
-        full = len(self._pending) + self._admitting >= self._services.max_pending
+        full = self._inbox.expect(ENVELOPE_BYTES)
 
         def committed(result: ControlItem | Exception) -> None:
-            self._admitting -= 1
+            self._inbox.arrived(ENVELOPE_BYTES)
             if not isinstance(result, Exception):
-                self._pending[result.id] = "control"
+                self._inbox.add(result)
 
         def wake(_: ControlItem) -> None:
             self._coordinator.take(Input.WAKE)
 
-        self._admitting += 1
         work = ControlAdmission(self._services, self.session_id, letter.location, full=full)
         self._commit(letter, work, then=committed, after=wake)
 
     def _withdrawn(self, message_id: MessageId) -> Callable[[Any], None]:
         def committed(result: WithdrawnOutcome | PromotedOutcome | Exception) -> None:
             if isinstance(result, WithdrawnOutcome):
-                self._pending.pop(message_id, None)
+                self._inbox.remove((message_id,))
                 self._look_after_prompts()
 
         return committed
 
     def _redelivered(self, result: Admission | Exception) -> None:
         if isinstance(result, Admission):
-            self._pending[result.id] = result.delivery
+            self._inbox.add(result)
 
     def _wake_for_steer(self, result: Admission) -> None:
         if result.delivery == "steer":
@@ -438,17 +430,17 @@ class SessionActor:
     @property
     def has_pending(self) -> bool:
         """Whether any input waits in the inbox."""
-        return bool(self._pending)
+        return bool(len(self._inbox))
 
     @property
     def steer_pending(self) -> bool:
         """Whether a steer waits in the inbox, in front of all control items."""
-        return "steer" in takewhile(lambda place: place != "control", self._pending.values())
+        return self._inbox.steer_first
 
     @property
     def control_first(self) -> bool:
         """Whether a control item is the first to wait."""
-        return next(iter(self._pending.values()), None) == "control"
+        return self._inbox.control_first
 
     def looked(self) -> None:
         """The drain is about to read the inbox."""
@@ -461,16 +453,11 @@ class SessionActor:
 
     def promoted(self, ids: tuple[MessageId, ...]) -> None:
         """These prompts left the inbox."""
-        for message_id in ids:
-            self._pending.pop(message_id, None)
+        self._inbox.remove(ids)
 
     def turn_ended(self) -> None:
         """A turn has its terminal event."""
         self._look_after_prompts()
-
-
-def _place(item: PendingItem) -> Delivery | Literal["control"]:
-    return item.delivery if isinstance(item, Admission) else "control"
 
 
 def _copy(posted: Answer[Any], answer: Answer[Any]) -> None:

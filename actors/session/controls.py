@@ -20,7 +20,9 @@ from .services import Services
 class ControlAdmission:
     """Admits a control item, or answers with the one that waits already."""
 
-    def __init__(self, services: Services, session_id: SessionId, location: Location | None, *, full: bool) -> None:
+    def __init__(
+        self, services: Services, session_id: SessionId, location: Location | None, *, full: InboxFullError | None
+    ) -> None:
         self._services = services
         self._session_id = session_id
         self._location = location
@@ -38,9 +40,8 @@ class ControlAdmission:
                 return waiting
             case _:
                 pass
-        if self._full:
-            limit = self._services.max_pending
-            raise InboxFullError(f"The session has {limit} pending inputs, as many as it may.", limit=limit)
+        if self._full is not None:
+            raise self._full
         transaction.append(self._session_id, [self._event])
         item = transaction.find_item(self._id)
         assert isinstance(item, CompactControl | MoveControl)

@@ -63,7 +63,7 @@ class Creation:
 class AdmissionOf:
     """Admits a prompt; an exact retry gets the stored receipt, anything else under its id is a conflict."""
 
-    def __init__(self, services: Services, session_id: SessionId, letter: Admit, *, full: bool) -> None:
+    def __init__(self, services: Services, session_id: SessionId, letter: Admit, *, full: InboxFullError | None) -> None:
         self._services = services
         self._session_id = session_id
         self._letter = letter
@@ -81,9 +81,8 @@ class AdmissionOf:
                 return self._again(known)
             if transaction.find_item(letter.id) is not None or transaction.message_owner(letter.id) is not None:
                 raise ConflictError(f"The id {letter.id} belongs to another message.", message_id=letter.id)
-        if self._full:
-            limit = self._services.max_pending
-            raise InboxFullError(f"The session has {limit} pending inputs, as many as it may.", limit=limit)
+        if self._full is not None:
+            raise self._full
         (stored,) = transaction.append(self._session_id, [self._event])
         return Admission(
             id=self.message_id,
