@@ -95,6 +95,12 @@ def test_what_json_cannot_say_is_still_made_sendable() -> None:
         assert is_encodable(well_formed_value(value))
 
 
+@pytest.mark.parametrize("number", ["1" + "0" * 30, "-9223372036854775809", "NaN", "-Infinity", "1e400"])
+def test_a_number_that_one_codec_cannot_carry_is_repaired_where_it_enters(number: str) -> None:
+    value = well_formed_value(decode_json(b'{"n": [%s]}' % number.encode()))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(value)) == msgspec.json.decode(msgspec.json.encode(value)) == value
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False) | ANY_TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3),

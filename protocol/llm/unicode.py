@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, Final, cast
 
@@ -60,10 +61,13 @@ class SurrogateJoiner:
 
 
 def is_encodable(value: Any) -> bool:
-    """Whether a JSON value can be sent as it is: well-formed strings, keys that are strings, bounded nesting."""
+    """Whether both codecs can carry a JSON value as it is: well-formed strings, keys that are strings, bounded nesting,
+    integers of 64 bits (ruling B14).
+    """
     try:
         msgspec.json.encode(value)
-    except (TypeError, ValueError, RecursionError):  # UnicodeEncodeError is a ValueError
+        msgspec.msgpack.encode(value)
+    except (TypeError, ValueError, RecursionError, OverflowError):  # UnicodeEncodeError is a ValueError
         return False
     return True
 
@@ -104,14 +108,26 @@ def decode_json(data: bytes) -> Any:
     """The JSON value in `data`, untyped. Raises ValueError, whatever is wrong with it.
 
     More is let pass than the standard allows, since it is harmless here: a byte order mark, bytes that are no UTF-8 and
-    control characters inside strings. Strings of the answer may hold surrogates: they are halves of a pair that a caller
-    has to join first, by `SurrogateJoiner` or `well_formed`.
+    control characters inside strings. NaN and numbers out of range are null, since neither can be sent on.
+    Strings of the answer may hold surrogates: they are halves of a pair that a caller has to join first, by
+    `SurrogateJoiner` or `well_formed`. Integers may have any size; `well_formed_value` repairs those too.
     """
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError):
         pass
     try:
-        return json.loads(data.decode("utf-8", "replace").removeprefix("\ufeff"), strict=False)
+        return json.loads(
+            data.decode("utf-8", "replace").removeprefix("\ufeff"), strict=False, parse_float=_finite, parse_constant=_nothing
+        )
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
+
+
+def _finite(digits: str) -> float | None:
+    value = float(digits)
+    return value if math.isfinite(value) else None
+
+
+def _nothing(_: str) -> None:
+    return None
