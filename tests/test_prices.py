@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from steerway.actors.configuration import ANTHROPIC_BASE_URL, DEFAULT_BASE_URL, Configuration, Model, Provider
 from steerway.actors.models import ModelInfo, Models
 from steerway.actors.models.prices import UNKNOWN, look_up
-from steerway.protocol.values.event import RetryScheduled
+from steerway.protocol.values.event import RetryScheduled, TurnCompleted
 from steerway.protocol.values.ids import SessionId
 from steerway.protocol.values.message import AssistantMessage
 from steerway.protocol.values.model import CacheTokens, ModelRef, Prices, PriceTier, Tokens
@@ -149,6 +149,8 @@ async def test_an_attempt_that_is_given_up_for_another_is_paid_for_all_the_same(
             await house.ask(session, "Hello")
             assert len(await house.data(session, RetryScheduled)) == 1
             assert await last_cost(house, session) == pytest.approx((2 * 10 * 1000 + 5000) / 1e6)
+            assert (await house.data(session, TurnCompleted))[0].tokens == used(20, 1)
+            assert (await house.sessions.get(session)).tokens == used(20, 1)
 
 
 async def test_turns_and_sessions_add_up_what_they_cost(tmp_path: Path):

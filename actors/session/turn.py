@@ -52,6 +52,7 @@ from ...protocol.values.failure import (
 )
 from ...protocol.values.ids import MessageId, SessionId
 from ...protocol.values.location import Location
+from ...protocol.values.model import NO_TOKENS
 from ...protocol.values.tool import TextContent
 from ...storage.leftovers import INTERRUPTED_CALL
 from ..agents import Agent
@@ -159,8 +160,9 @@ class Turn:
         self._limit = trio.Semaphore(MAX_CONCURRENT_CALLS)
         self._declined = False
         self._attempt_scope = trio.CancelScope()
+        self._used = NO_TOKENS
         self._paid = 0.0
-        """What attempts have cost that were given up for another one."""
+        """What attempts used and cost that were given up for another one. Apart, since each has its own price tier."""
 
     def texts(self) -> dict[str, str]:
         """The text so far of every fragment, by part or call id."""
@@ -210,6 +212,7 @@ class Turn:
                 self._close_parts()
                 await self._back_off(attempt, delay, end)
                 return self._terminal(end, continues=True), True
+            self._used += end.tokens or NO_TOKENS
             self._paid += self._model.cost(end.tokens)
             if self._fell_back(end) or not await self._back_off(attempt, delay, end):
                 return self._terminal(llm.ProviderFailed(failure=_superseded(end)), continues=True), False
@@ -371,7 +374,7 @@ class Turn:
                 return TurnCompleted(
                     assistant_message_id=self.assistant,
                     finish=end.finish,
-                    tokens=end.tokens,
+                    tokens=self._used + end.tokens,
                     cost=self._paid + self._model.cost(end.tokens),
                     continues=self._response.local_calls and not self._last_step,
                 )
@@ -381,7 +384,7 @@ class Turn:
                 return TurnFailed(
                     assistant_message_id=self.assistant,
                     error=end.failure,
-                    tokens=end.tokens,
+                    tokens=(self._used + (end.tokens or NO_TOKENS)) if self._used != NO_TOKENS else end.tokens,
                     cost=cost or None,
                     continues=continues or overflow or None,
                 )
