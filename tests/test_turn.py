@@ -9,8 +9,10 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from steerway.actors.blocking import Inline, InlineWorker, Worker
+from steerway.actors.session.response import MAX_ANSWER, PART_SIZE
 from steerway.protocol.values import (
     PROVIDER_CONTENT_FILTER,
+    PROVIDER_INVALID_OUTPUT,
     TOOL_EXECUTION,
     TOOL_INVALID_INPUT,
     TOOL_UNKNOWN,
@@ -283,6 +285,39 @@ async def test_a_failure_that_passes_is_outlived(tmp_path: Path, autojump_clock:
         assert await house.ask(session, "Hello") == CompletedOutcome()
         assert [ended.text for ended in await house.data(session, TextEnded)] == [*[kept] * bool(kept), "Done."]
         assert len(house.provider.requests) == 2
+
+
+MIB = 1024 * 1024
+
+
+def text_and_call(pieces: Sequence[str]) -> Block:
+    return (*text("Looking."), *tool_call("look", pieces))
+
+
+@pytest.mark.parametrize("spoken", [text, reasoning, text_and_call])
+async def test_an_answer_beyond_all_measure_ends_the_turn_and_keeps_what_came_before(
+    tmp_path: Path, spoken: Callable[[Sequence[str]], Block]
+) -> None:
+    tool = ScriptedTool("look")
+    endless = stream(*spoken(["x" * MIB] * (MAX_ANSWER // MIB + 1)), hold())
+    async with scripted_house(tmp_path, endless, tools=[tool.tool]) as house:
+        session = await house.session()
+        outcome = await house.ask(session, "Hello")
+        assert isinstance(outcome, FailedOutcome)
+        assert outcome.error.type == PROVIDER_INVALID_OUTPUT
+        assert "more than 8 MiB" in outcome.error.message
+        ended = await house.data(session, TextEnded, ReasoningEnded, ToolInputEnded)
+        assert MAX_ANSWER - MIB <= sum(len(data.text) for data in ended) <= MAX_ANSWER
+        assert tool.executions == 0
+        assert len(house.provider.requests) == 1
+
+
+async def test_an_answer_of_countless_small_parts_ends_the_turn_too(tmp_path: Path) -> None:
+    parts = (*reasoning("a"), *text("b"))
+    async with scripted_house(tmp_path, stream(*parts * (MAX_ANSWER // PART_SIZE // 2), hold())) as house:
+        outcome = await house.ask(await house.session(), "Hello")
+        assert isinstance(outcome, FailedOutcome)
+        assert outcome.error.type == PROVIDER_INVALID_OUTPUT
 
 
 async def test_a_content_filter_is_named(tmp_path: Path) -> None:

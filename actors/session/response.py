@@ -6,6 +6,8 @@ Rules:
 - While a fragment is open, its text so far is checkpointed at most once a second, to a row that is overwritten.
 - Our own part and call ids are the identity; what the provider calls them is data and may repeat.
 - What breaks the protocol (a delta before its start, a second start, a result without a call) ends the response as a defect.
+- So does what passes `MAX_ANSWER`: everything that would be kept counts, so that a stream without an end fills neither the
+  memory nor the log. What passed it is not taken; what came before stays.
 - Taking an event is synchronous, so that an interrupt never lies inside one.
 """
 
@@ -13,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from ...protocol.llm import events as llm
 from ...protocol.values.event import (
@@ -37,6 +41,10 @@ from ..mailbox import Answer
 from .journal import SessionJournal
 
 CHECKPOINT_SECONDS = 1.0
+MAX_ANSWER: Final = 8 * 1024 * 1024
+"""Size of one answer: the characters of its text, reasoning and tool input, the bytes of hosted results and metadata."""
+PART_SIZE: Final = 2048
+"""What a part or call counts beside its content, since each is several events, however little stands in it."""
 
 
 @dataclass(slots=True)
@@ -83,6 +91,7 @@ class Response:
         self._durable: list[EventData] = []
         self._delta: tuple[Fragment, list[str]] | None = None
         self._last_checkpoint = 0.0
+        self._size = 0
         self.calls: list[Call] = []
         self.end: llm.Finished | llm.ProviderFailed | None = None
 
@@ -114,6 +123,8 @@ class Response:
             case llm.ReasoningStart():
                 self._open(event.id, "reasoning")
             case llm.TextEnd() | llm.ReasoningEnd():
+                if not self._fits(_size_of(event.metadata)):
+                    return None
                 fragment = self._fragments.pop(event.id, None)
                 if fragment is None:
                     return self._defect(f"the end of the fragment {event.id!r}, which is not open")
@@ -121,6 +132,8 @@ class Response:
             case llm.ToolInputStart():
                 if event.id in self._inputs:
                     return self._defect(f"a second start of the call {event.id!r}")
+                if not self._fits(PART_SIZE + len(event.name)):
+                    return None
                 self._inputs[event.id] = self._new_call(event.name)
             case llm.ToolInputDelta():
                 call = self._inputs.get(event.id)
@@ -186,13 +199,15 @@ class Response:
         if id in self._fragments:
             self._defect(f"a second start of the fragment {id!r}")
             return
+        if not self._fits(PART_SIZE):
+            return
         part_id = self._journal.new_part()
         self._fragments[id] = self._texts[part_id] = Fragment(part_id, kind)
         started = ReasoningStarted if kind == "reasoning" else TextStarted
         self._record(started(assistant_message_id=self._assistant, part_id=part_id))
 
     def _grow(self, fragment: Fragment, text: str) -> None:
-        if not text:
+        if not text or not self._fits(len(text)):
             return
         if self._delta is not None and self._delta[0] is fragment:
             self._delta[1].append(text)
@@ -219,7 +234,10 @@ class Response:
         return call
 
     def _called(self, event: llm.ToolCall) -> tuple[Call, Answer[None]] | None:
-        call = self._inputs.pop(event.id, None) or self._new_call(event.name)
+        begun = event.id in self._inputs
+        if not self._fits(_size_of(event.metadata) + (0 if begun else PART_SIZE + len(event.name) + len(event.raw))):
+            return None
+        call = self._inputs.pop(event.id) if begun else self._new_call(event.name)
         if call.input_open:
             self._flush_delta()
             self._close_input(call, event.raw)
@@ -249,6 +267,8 @@ class Response:
         self._record(ToolInputEnded(assistant_message_id=self._assistant, call_id=call.call_id, text=raw))
 
     def _hosted_result(self, event: llm.ToolResult) -> None:
+        if not self._fits(_size_of(event.result) + _size_of(event.metadata)):
+            return
         call = self._hosted.pop(event.id, None)
         if call is None:
             self._defect(f"a result for the call {event.id!r}, which was not made")
@@ -271,6 +291,14 @@ class Response:
                 metadata=event.metadata,
             )
         self._record(data)
+
+    def _fits(self, size: int) -> bool:
+        """Count what came; False, with the defect, when it is more than an answer may hold."""
+        self._size += size
+        if self._size <= MAX_ANSWER:
+            return True
+        self._defect(f"an answer of more than {MAX_ANSWER // (1024 * 1024)} MiB")
+        return False
 
     def _defect(self, what: str) -> None:
         if self.end is None:
@@ -309,3 +337,8 @@ class Response:
             kind = ReasoningDelta if fragment.kind == "reasoning" else TextDelta
             data = kind(assistant_message_id=self._assistant, part_id=PartId(fragment.id), offset=offset, delta=text)
         self._journal.publish(data)
+
+
+def _size_of(value: Any) -> int:
+    """The bytes of a JSON value; 0 for None."""
+    return 0 if value is None else len(msgspec.json.encode(value))
