@@ -14,7 +14,7 @@ from .output import say_json, table
 @store_options
 @json_option
 def config(db: Path | None, config: Path | None, as_json: bool) -> None:
-    """Show the effective configuration and where each value comes from.
+    """Show every effective setting and where it comes from.
 
     Layers, lowest to highest: defaults, your own file, steerway.toml found upward from here, --config, environment
     (STEERWAY_STORE_PATH, STEERWAY_GATEWAY_PORT, ...), flags. Values that may be secrets are not shown.

@@ -70,7 +70,7 @@ def run(
     url: str | None,
     token_file: Path | None,
 ) -> None:
-    """Send PROMPT (- reads it from standard input) and stream the answer.
+    """Send PROMPT (- for standard input) and stream the answer.
 
     Works on the store in this process, or on the server at --url. With --format json, one event a line. Ctrl-C interrupts.
     """

@@ -73,7 +73,10 @@ def serve(
     take_over: bool,
     announce: bool,
 ) -> None:
-    """Serve sessions over a WebSocket until SIGTERM (exit code 0) or SIGINT (130)."""
+    """Serve sessions over a WebSocket until a signal.
+
+    SIGTERM ends it with exit code 0, SIGINT with 130.
+    """
     import logging
 
     import trio

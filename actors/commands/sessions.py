@@ -74,7 +74,7 @@ def show_session(
     token_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Show a session: what it is, what waits in its inbox, and its last messages."""
+    """Show a session: what it is, its inbox, and its last messages."""
     check_place(url, token_file, db)
     if url is not None:
         session, pending, page = ask(url, token_file, lambda client: _asked(client, session_id, limit))
