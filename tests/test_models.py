@@ -582,6 +582,24 @@ async def test_a_secret_at_the_edge_of_a_cut_body_leaves_no_half():
         assert KEY[:6] not in str(await collect(models))
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        'data: {"error": {"message": "' + "a" * 488 + KEY + '"}}\n\n',
+        "data: " + "a" * 108 + KEY + "\n\n",
+        "<" + "a" * 108 + KEY,
+    ],
+)
+async def test_a_secret_that_a_message_was_cut_in_leaves_no_half(said: str):
+    async with (
+        open_provider(stream(raw(said))) as provider,
+        models_at(provider.base_url, environ={"K": KEY}, api_key_env="K") as models,
+    ):
+        told = failure(await collect(models)).failure.message
+    assert "aaaa" in told
+    assert KEY[:6] not in told
+
+
 # --- the other protocols ----------------------------------------------------------------------------------------------
 
 

@@ -253,7 +253,7 @@ class _Exchange:
         match value:
             case str():
                 for secret in self._secrets:
-                    value = value.replace(secret, _REDACTED)
+                    value = _without_beginning(value.replace(secret, _REDACTED), secret)
                 return value
             case dict():
                 return {name: self._clean(inner) for name, inner in cast("dict[str, Any]", value).items()}
@@ -274,6 +274,15 @@ def _inflater() -> Callable[[bytes], bytes]:
         return plain
 
     return inflate
+
+
+def _without_beginning(text: str, secret: str) -> str:
+    """The text without the beginning of a secret that it was cut in, if it ends in one."""
+    stem = text.removesuffix("…")
+    for length in range(len(secret) - 1, _MIN_SECRET - 1, -1):
+        if stem.endswith(secret[:length]):
+            return f"{stem[:-length]}{_REDACTED}"
+    return text
 
 
 def credentials(info: ModelInfo) -> Iterator[str]:
