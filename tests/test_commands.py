@@ -266,3 +266,16 @@ def test_every_error_becomes_a_sentence_and_only_leaving_does_not() -> None:
     assert interrupted.exit_code == 130
     assert told(SystemExit(3)) is None
     assert told(BrokenPipeError(32, "Broken pipe")) is None
+
+
+def test_a_retry_is_told_while_it_waits(tmp_path: Path) -> None:
+    """Silence for half a minute would look like a program that hangs."""
+    home = Home(tmp_path)
+    file = tmp_path / "dead.toml"
+    file.write_text('[providers.dead]\nprotocol = "openai-chat"\nbase_url = "http://127.0.0.1:9/v1"\n')
+    with home.start("run", "--config", str(file), "--model", "dead/any", "Hello") as running:
+        assert running.stderr is not None
+        told = running.stderr.readline()
+        running.send_signal(signal.SIGINT)
+        running.wait(20)
+    assert "Attempt 2 in 2 s." in told

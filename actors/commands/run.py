@@ -291,6 +291,7 @@ class _Text:
             CompactionFailed,
             CompactionStarted,
             ContextUpdated,
+            RetryScheduled,
             TextDelta,
             TextEnded,
             ToolCalled,
@@ -311,6 +312,9 @@ class _Text:
                 remark(f"    {brief(texts, 100)}")
             case ToolFailed(error=error):
                 remark(f"    failed: {brief(error.message, 100)}")
+            case RetryScheduled(error=error, attempt=attempt, at=at):
+                wait = max(0, at - event.created) / 1000
+                remark(f"  · {brief(error.message, 200)} Attempt {attempt} in {wait:.0f} s.")
             case ContextUpdated(text=text):
                 remark(f"  · the model is told: {brief(text, 200)}")
             case CompactionStarted():

@@ -121,14 +121,18 @@ async def _serve(plan: _Plan) -> int:
                 async with open_runtime(
                     configuration=plan.configuration, directory=plan.directory, take_over=plan.take_over
                 ) as runtime:
-                    listening = await runtime.listen(
-                        host=gateway.host,
-                        port=gateway.port,
-                        token=plan.token,
-                        hosts=gateway.hosts,
-                        origins=gateway.origins,
-                        ssl_context=plan.ssl_context,
-                    )
+                    try:
+                        listening = await runtime.listen(
+                            host=gateway.host,
+                            port=gateway.port,
+                            token=plan.token,
+                            hosts=gateway.hosts,
+                            origins=gateway.origins,
+                            ssl_context=plan.ssl_context,
+                        )
+                    except OSError as error:
+                        where, why = f"{gateway.host}:{gateway.port}", str(error.strerror or error).rstrip(".")
+                        raise Refusal(f"{where} cannot be listened on ({why}); --port and --host name another.") from None
                     if plan.token_file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                         log.warning("others can read the token; chmod 600 would stop that", token_file=str(plan.token_file))
                     if plan.announce:
