@@ -92,6 +92,11 @@ def test_what_is_no_chunked_200_passes_as_it_comes():
         assert b"".join(joined([head + two])) == head + two
 
 
+def test_countless_interim_answers_pass_as_they_come():
+    answer = b"HTTP/1.1 100 Continue\r\n\r\n" * 5000 + HEAD + chunk(b"a") + chunk(b"b") + b"0\r\n\r\n"
+    assert ChunkJoiner().feed(answer) == answer
+
+
 def test_an_interim_answer_stands_before_the_one_that_counts():
     answer = b"HTTP/1.1 100 Continue\r\n\r\n" + HEAD + chunk(b"a") + chunk(b"b") + b"0\r\n\r\n"
     assert pieces_of(joined([answer]))[1] == [b"ab"]

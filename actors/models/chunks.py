@@ -17,6 +17,8 @@ import enum
 import re
 from typing import Final
 
+MAX_INTERIM: Final = 8
+"""Interim answers before the one that counts; beyond them everything passes as it comes."""
 MAX_HEAD: Final = 64 * 1024
 """Bytes of a head that are looked at; an answer with a longer one passes as it comes."""
 
@@ -40,6 +42,7 @@ class ChunkJoiner:
 
     def __init__(self) -> None:
         self._reading = _Reading.HEAD
+        self._interim = 0
         self._head = b""
         self._open = 0
         """Bytes that are still to come of a chunk whose beginning has passed, its line end included."""
@@ -49,7 +52,7 @@ class ChunkJoiner:
         """A request leaves: what comes next is the head of its answer."""
         self._reading = _Reading.HEAD
         self._head = self._held = b""
-        self._open = 0
+        self._interim = self._open = 0
 
     def feed(self, data: bytes) -> bytes:
         """What to hand on now for these bytes. Empty `data` is the peer's end, and gives what was held.
@@ -73,6 +76,10 @@ class ChunkJoiner:
         end += len(_HEAD_END)
         body = head[end:]
         if _INTERIM.match(head):
+            self._interim += 1
+            if self._interim > MAX_INTERIM:
+                self._pass_on()
+                return data
             return data[: len(data) - len(body)] + (self.feed(body) if body else b"")
         if not (_ANSWER.match(head) and _CHUNKED.search(head, 0, end)) or _BARE_NEWLINE.search(head, 0, end):
             self._pass_on()
