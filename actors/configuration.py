@@ -19,7 +19,7 @@ from ..protocol.values.errors import SteerwayError
 from ..protocol.values.model import Capabilities, Prices
 from ..protocol.values.permission import Effect
 
-Count = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=1, le=2**53)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0)]
 WireProtocol = Literal["openai-chat", "openai-responses", "anthropic-messages", "demo"]

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ..protocol.values.model import Prices
 from .configuration import Configuration, ConfigurationError, Provider
 
 Key = tuple[str, ...]
@@ -72,6 +73,7 @@ class _Check:
         self._source = source
 
     def value(self, value: object, kind: Any, at: Key) -> None:
+        kind = next((one for one in get_args(kind) if one is Prices), kind)  # a table that need not be there
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             self._struct(self._table(value, at), kind, at)
         elif get_origin(kind) is dict and get_args(kind)[1] is not Any:
@@ -93,8 +95,17 @@ class _Check:
                 where = f"in [{dotted(at)}]" if at else "at the top"
                 self._refuse((*at, name), f"there is no such key {where}{nearest(name, fields)}")
             self.value(value, fields[name].type, (*at, name))
+        if kind is Prices:
+            self._prices(table, at)
         if kind is Provider and "base_url" in table:
             self._base_url(table["base_url"], (*at, "base_url"))
+
+    def _prices(self, table: dict[str, Any], at: Key) -> None:
+        """No price is below nothing: it would make a budget grow."""
+        for tier in (table, *table.get("tiers", ())):
+            for name, value in tier.items():
+                if isinstance(value, int | float) and value < 0:
+                    self._refuse((*at, name) if tier is table else (*at, "tiers", name), "expected a number of 0 or more")
 
     def _table(self, value: object, at: Key) -> dict[str, Any]:
         if not isinstance(value, dict):
