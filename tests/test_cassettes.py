@@ -170,6 +170,20 @@ async def test_what_was_left_early_is_kept_as_far_as_it_came(tmp_path: Path) -> 
     assert "Begun" in path.read_text()
 
 
+@pytest.mark.parametrize("number", ["123456", "100000"])
+async def test_a_credential_that_is_also_a_number_of_a_request_disturbs_nothing(tmp_path: Path, number: str) -> None:
+    asked = request(generation=Generation(max_tokens=int(number)))
+    async with open_provider(check=False) as provider:
+        given = Provider(protocol="openai-chat", base_url=provider.base_url, headers={"X-Tenant": number})
+        settings = Configuration(providers={"p": given})
+        async with Models(settings, {"STEERWAY_RECORD": str(tmp_path)}) as live:
+            assert isinstance((await ask(live, asked))[-1][-1], Finished)
+        async with Models(settings, {"STEERWAY_REPLAY": str(tmp_path)}) as played:
+            assert isinstance((await ask(played, asked))[-1][-1], Finished)
+    (kept,) = files(tmp_path)
+    assert number not in kept.read_text()
+
+
 async def test_a_folder_that_cannot_be_written_disturbs_nothing(tmp_path: Path) -> None:
     async with open_provider() as provider, models("openai-chat", provider.base_url, record="/dev/null/x") as live:
         assert isinstance((await ask(live))[-1][-1], Finished)

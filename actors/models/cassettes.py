@@ -197,12 +197,15 @@ def _number(path: Path) -> int:
 
 
 def _without(pieces: Iterable[bytes], secrets: Iterable[str]) -> list[bytes]:
-    """The pieces with asterisks for every secret, also for one that a cut divides."""
+    """The pieces with asterisks for every secret, also for one that a cut divides.
+
+    A secret of digits alone gives way to digits, because it may be a number of the JSON that it stands in.
+    """
     pieces = list(pieces)
     whole = b"".join(pieces)
     for secret in secrets:
         for spelling in (secret.encode(), msgspec.json.encode(secret)[1:-1]):
-            whole = whole.replace(spelling, b"*" * len(spelling))
+            whole = whole.replace(spelling, (b"1" if spelling.isdigit() else b"*") * len(spelling))
     clean: list[bytes] = []
     begin = 0
     for piece in pieces:
