@@ -52,8 +52,8 @@ def pending(cursor: Cursor, session_id: SessionId) -> list[PendingItem]:
 
 
 def pending_control(cursor: Cursor, session_id: SessionId, kind: ControlKind) -> ControlItem | None:
-    """The first control item of a kind that waits, if any does."""
-    for item in pending(cursor, session_id):
+    """The control item of a kind that was admitted last, if any waits."""
+    for item in reversed(pending(cursor, session_id)):
         match item:
             case CompactControl() if kind == "compact":
                 return item

@@ -323,7 +323,7 @@ class Transaction:
         return inbox.find_item(self._cursor, message_id)
 
     def pending_control(self, session_id: SessionId, kind: ControlKind) -> ControlItem | None:
-        """The first control item of a kind that waits, if any does."""
+        """The control item of a kind that was admitted last, if any waits."""
         self._check()
         return inbox.pending_control(self._cursor, session_id, kind)
 

@@ -1,5 +1,6 @@
 """The System Context at Safe Provider-Turn Boundaries: epochs, updates, what blocks, and what is sent byte for byte."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from itertools import pairwise
@@ -331,6 +332,25 @@ async def test_a_stored_snapshot_that_is_none_fails_the_boundary_and_sends_nothi
             assert outcome.error.type == CONTEXT_INVALID
             assert len(provider.requests) == 1
             assert len(await house.pending(session)) == 1
+
+
+async def test_a_key_of_two_sources_and_an_empty_text_fail_the_boundary_by_name(tmp_path: Path) -> None:
+    fact = Fact("api/branch")
+    blank = Fact("acme/blank", value=" ")
+    blank.source = dataclasses.replace(blank.source, baseline=str)
+    async with scripted_house(tmp_path) as house:
+        session = await house.session()
+        await house.runtime.context.put(session, "branch", "main")
+        for source in (fact.source, blank.source):
+            with house.runtime.context.register(source):
+                outcome = await house.ask(session, "Hello")
+                assert isinstance(outcome, FailedOutcome)
+                assert outcome.error.type == CONTEXT_INVALID
+                assert source.key in outcome.error.message
+                assert (await house.sessions.provider_context(session)).error == outcome.error
+        assert house.provider.requests == []
+        assert await house.ask(session, "Hello again") == CompletedOutcome()
+        assert len(said(house.provider.requests[-1])) == 3
 
 
 async def test_a_value_that_cannot_be_decoded_any_more_begins_a_new_epoch(tmp_path: Path) -> None:

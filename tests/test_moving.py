@@ -30,6 +30,14 @@ def make_place(folder: Path, name: str) -> Location:
     return Location(directory=str(place))
 
 
+def make_part(place: Location) -> None:
+    """A folder of a place with a file, and instructions beside it."""
+    folder = Path(place.directory, "part")
+    folder.mkdir()
+    (folder / "AGENTS.md").write_text("Rules near the file.", encoding="utf-8")
+    (folder / "notes.txt").write_text("A note.", encoding="utf-8")
+
+
 async def test_a_moved_session_begins_a_complete_epoch_where_it_went(tmp_path: Path) -> None:
     here, there = make_place(tmp_path, "here"), make_place(tmp_path, "there")
     async with scripted_house(tmp_path) as house:
@@ -94,6 +102,39 @@ async def test_the_same_move_twice_is_one_item_and_a_withdrawn_one_moves_nothing
         assert (await house.sessions.get(session)).location.directory == str(tmp_path)
         assert len(await house.data(session, ControlAdmitted, ControlWithdrawn)) == 2
         assert await house.data(session, SessionMoved) == []
+
+
+async def test_a_move_back_behind_another_one_is_an_item_of_its_own(tmp_path: Path) -> None:
+    here, there = make_place(tmp_path, "here"), make_place(tmp_path, "there")
+    held = hold()
+    async with scripted_house(tmp_path, answer(held, text("Done."))) as house:
+        session = await house.session()
+        await house.sessions.prompt(session, "one")
+        await held.reached.wait()
+        items = [await house.sessions.move(session, place) for place in (here, there, here)]
+        assert len({item.id for item in items}) == 3
+        assert await house.sessions.move(session, here) == items[-1]
+        held.release()
+        await house.sessions.wait(session)
+        assert (await house.sessions.get(session)).location == here
+
+
+async def test_what_was_read_before_a_move_finds_no_instructions_in_the_new_place(tmp_path: Path) -> None:
+    places = here, there = make_place(tmp_path, "here"), make_place(tmp_path, "there")
+    for place in places:
+        make_part(place)
+    held = hold()
+    async with scripted_house(tmp_path, answer(held, tool_call("read", {"path": "part/notes.txt"}))) as house:
+        session = await house.session(location=here)
+        await house.sessions.prompt(session, "one")
+        await held.reached.wait()
+        await house.sessions.move(session, there)
+        held.release()
+        await house.sessions.wait(session)
+        assert [role for role, _ in said(house.provider.requests[-1])] == ["user", "assistant", "tool"]
+        house.provider.script(answer(tool_call("read", {"path": "part/notes.txt"})))
+        await house.ask(session, "two")
+        assert "Rules near the file." in said(house.provider.requests[-1])[-1][1]
 
 
 async def test_a_move_needs_a_session_and_an_existing_absolute_directory(tmp_path: Path) -> None:

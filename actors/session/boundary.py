@@ -5,7 +5,10 @@ Rules (semantics, "Safe Provider-Turn Boundary"; seed, "Relationships"):
 - All sources are observed once, at the same time, before the transaction. Without an epoch an incomplete first baseline is
   `ContextUnavailableError` with the keys; with one, what is unavailable keeps its last state.
 - A stale epoch (after compaction or pruning) is replaced, or kept with its updates while admitted context is unavailable.
-- Nearby instructions are those near the files that the last turn read with success.
+- Nearby instructions are those near the files that the last turn read with success, unless the session has moved since:
+  the turn's paths say nothing about the new location.
+- Sources with the same key, and text without anything to read, are errors of the program that contributes them: the boundary
+  fails with `context.invalid`, which names the source.
 - The baseline is sent first, verbatim; the agent's own text follows as its own part.
 """
 
@@ -42,6 +45,7 @@ from ..context.instructions import Instruction
 from ..context.observing import Observing
 from ..context.skills import SKILLS_KEY
 from ..context.snapshot import InvalidSnapshotError, decode_snapshot
+from ..context.source import ContextKeyError, EmptyRenderingError
 from ..models.catalog import ModelInfo
 from ..tools.permissions import evaluate
 from ..tools.registry import ToolSet
@@ -69,7 +73,7 @@ class View(NamedTuple):
     epoch: EpochRecord | None
     entries: dict[str, object]
     read: tuple[str, ...]
-    """Paths that the last turn read with success."""
+    """Paths that the last turn read with success, in the location where the session still is."""
     history: tuple[Message, ...]
     """Empty unless asked for."""
 
@@ -82,11 +86,12 @@ def view_of(session_id: SessionId, *, with_history: bool) -> Callable[[Reader], 
     """The query that gives the view."""
 
     def query(reader: Reader) -> View:
+        epoch = reader.epoch(session_id)
         return View(
             record=reader.record(session_id),
-            epoch=reader.epoch(session_id),
+            epoch=epoch,
             entries={entry.key: entry.value for entry in reader.context_entries(session_id)},
-            read=_read_paths(reader, session_id),
+            read=_read_paths(reader, session_id, epoch),
             history=reader.context(session_id) if with_history else (),
         )
 
@@ -131,7 +136,10 @@ async def select(services: Services, record: SessionRecord, budget: RetryBudget 
 
 
 async def system_context(services: Services, view: View, agent: Agent, observing: Observing) -> SystemContext:
-    """The composed System Context of one boundary: the registry's sources, the agent's skills, the session's entries."""
+    """The composed System Context of one boundary: the registry's sources, the agent's skills, the session's entries.
+
+    Raises `BoundaryFailure` when two of them have one key.
+    """
     location = view.record.session.location
 
     async def entries() -> SystemContext:
@@ -141,7 +149,10 @@ async def system_context(services: Services, view: View, agent: Agent, observing
         return evaluate(agent.rules, "skill", (skill,)) != "deny"
 
     own = ((SKILLS_KEY, partial(services.skills.guidance, location, permitted)), (ENTRIES_KEY, entries))
-    return await services.context.load(location, observing, own=own)
+    try:
+        return await services.context.load(location, observing, own=own)
+    except ContextKeyError as error:
+        raise BoundaryFailure(CONTEXT_INVALID, str(error)) from error
 
 
 def snapshot_of(record: EpochRecord) -> dict[str, SnapshotEntry]:
@@ -155,6 +166,13 @@ def snapshot_of(record: EpochRecord) -> dict[str, SnapshotEntry]:
 async def observe(services: Services, view: View, agent: Agent, observing: Observing) -> Admitted:
     """Observe all sources and say what the transaction has to do. Raises `ContextUnavailableError` and `BoundaryFailure`."""
     context = await system_context(services, view, agent, observing)
+    try:
+        return await _compare(context, view, observing)
+    except EmptyRenderingError as error:
+        raise BoundaryFailure(CONTEXT_INVALID, str(error)) from error
+
+
+async def _compare(context: SystemContext, view: View, observing: Observing) -> Admitted:
     if view.epoch is None:
         match await context.initialize(observing):
             case Initialized() as initialized:
@@ -212,9 +230,13 @@ def request_of(services: Services, session_id: SessionId, sample: Sample) -> tup
     return request, tools
 
 
-def _read_paths(reader: Reader, session_id: SessionId) -> tuple[str, ...]:
+def _read_paths(reader: Reader, session_id: SessionId, record: EpochRecord | None) -> tuple[str, ...]:
     last = reader.last_turn(session_id)
-    message = None if last is None else reader.message(session_id, last.assistant_message_id)
+    if last is None or record is None:
+        return ()
+    if record.epoch.reason == "initial" and last.started_seq <= record.epoch.baseline_seq:
+        return ()  # a turn before a first baseline is one before a move
+    message = reader.message(session_id, last.assistant_message_id)
     if not isinstance(message, AssistantMessage):
         return ()
     paths: list[str] = []

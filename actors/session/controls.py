@@ -2,7 +2,8 @@
 
 Rules:
 - An item bounds promotion: input behind it waits until it was delivered. A failed compaction was delivered too.
-- Asking twice for what waits already answers with the item that waits.
+- Asking twice for what waits already answers with the item that waits; of moves only the last one, behind which another
+  place means a new item.
 - Delivering a move changes the location and clears the Context Epoch, in one transaction; the next boundary initialises there.
 """
 
