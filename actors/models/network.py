@@ -82,7 +82,13 @@ class DirectTransport(httpx2.AsyncBaseTransport):
         origin = outgoing.url.origin
         with _named_for_the_client():
             connection = await self._rested(origin) or self._new(origin)
-            response = await connection.handle_async_request(outgoing)
+            try:
+                response = await connection.handle_async_request(outgoing)
+            except BaseException:
+                # Where a request is given up before the library has taken the connection, nobody else would close it.
+                with trio.CancelScope(shield=True):  # it never waits for the peer
+                    await connection.aclose()
+                raise
         return httpx2.Response(
             status_code=response.status,
             headers=response.headers,
