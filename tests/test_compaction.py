@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import trio
 from trio.testing import wait_all_tasks_blocked
 
 from steerway.actors.configuration import Compaction, Configuration, Model, Provider
@@ -280,6 +281,23 @@ async def test_an_interrupt_during_the_summary_fails_it_and_keeps_history(tmp_pa
             assert (await house.sessions.get(session)).last_outcome == InterruptedOutcome(reason="user")
             assert await house.ask(session, "two") == CompletedOutcome()
             assert len(said(provider.requests[-1])) == 3
+
+
+async def test_an_interrupt_before_the_summary_is_asked_for_leaves_no_open_compaction(tmp_path: Path) -> None:
+    async with open_provider() as provider, open_house(provider, tmp_path) as house:
+        session = await house.session()
+        await house.ask(session, "one")
+        for steps in range(200):  # the first interrupt that comes too late to keep the compaction from starting
+            await house.sessions.compact(session)
+            for _ in range(steps):
+                await trio.lowlevel.checkpoint()
+            await house.sessions.interrupt(session)
+            await house.sessions.wait(session)
+            if await house.data(session, CompactionStarted):
+                break
+        assert [failed.error.type for failed in await house.data(session, CompactionFailed)] == [ABORTED]
+        assert await house.pending(session) == []
+        assert len(provider.requests) == 1
 
 
 async def test_a_process_that_dies_during_a_summary_leaves_it_failed(tmp_path: Path) -> None:

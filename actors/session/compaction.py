@@ -120,12 +120,13 @@ class Compactor:
         if reason != "manual" and (not older.strip() or await self._given_up()):
             return False
         message_id = message_id or self._services.ids.message()
+        previous = await self._services.storage.read(self._last_summary)
         if not await self._start(message_id, reason):
             return False
+        # Nothing is awaited unguarded from here to the record of the end: a cancelled wait would leave a start without one.
         if not older.strip():
             await self._end(CompactionFailed(message_id=message_id, error=NOTHING_TO_COMPACT))
             return False
-        previous = await self._services.storage.read(self._last_summary)
         end: EventData = CompactionFailed(message_id=message_id, error=ABORTED_COMPACTION)
         try:
             end = await self._summary(message_id, model, _request(model, older, previous), recent)
