@@ -94,6 +94,25 @@ async def test_a_connection_that_rested_too_long_is_closed_when_another_comes_to
         assert server.connections == 3
 
 
+async def test_a_request_that_is_given_up_before_it_is_begun_closes_the_connection_it_took():
+    ended = trio.Event()
+
+    async def serve(stream: trio.abc.Stream) -> None:
+        await stream.receive_some()
+        await stream.send_all(ANSWER)
+        if not await stream.receive_some():
+            ended.set()
+
+    async with listening(serve) as url, open_client(trust_env=False) as client:
+        await pieces(client, url)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await pieces(client, url)
+        assert scope.cancelled_caught
+        with trio.fail_after(5):
+            await ended.wait()
+
+
 async def test_chunks_are_joined_under_tls_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     authority = trustme.CA()
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
