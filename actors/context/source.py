@@ -59,12 +59,12 @@ class Codec(Generic[T]):
 
     def stored(self, value: T) -> Any:
         """The plain JSON value to store. Raises ValueError for a value that both wire codecs would not carry alike."""
-        plain = _listed(well_formed_value(msgspec.to_builtins(self.encode(value), order="deterministic")), 0)
+        plain = _listed(msgspec.to_builtins(self.encode(value), order="deterministic"), 0)
         try:
-            check_plain(plain)
+            check_plain(plain)  # before the repair, which would make text of a number that is too large
         except MalformedFrameError as error:
             raise ValueError(f"the value cannot be stored: {error}") from error
-        return plain
+        return well_formed_value(plain)
 
 
 def _listed(value: Any, depth: int) -> Any:
