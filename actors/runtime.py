@@ -1,5 +1,7 @@
 """`open_runtime`: the nursery tree that owns all other actors, and the order in which they start and stop.
 
+Long, because the order in which everything starts and stops has to be read in one place.
+
 Rules:
 - Start: store, storage actor, feed, settlement of what an earlier process left, sessions, under policy `continue` the work that
   was left, then the first request.

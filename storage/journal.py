@@ -1,5 +1,7 @@
 """Appending to the log, and everything else one transaction may do.
 
+Long, because it is the whole of what a member of a group commit may ask and write; what each does is in the aggregates.
+
 Rules:
 - Events of a session are numbered from 1 without gaps. Event, projections and the session's head change in one transaction;
   the stored body is the whole encoded event, made once its sequence is known (ruling B16).
