@@ -37,6 +37,7 @@ from ...protocol.values.event import (
 )
 from ...protocol.values.failure import PROVIDER_INVALID_OUTPUT, PROVIDER_UNKNOWN, Failure
 from ...protocol.values.ids import CallId, MessageId, PartId
+from ...protocol.values.model import Tokens
 from ..mailbox import Answer
 from .journal import SessionJournal
 
@@ -94,6 +95,8 @@ class Response:
         self._size = 0
         self.calls: list[Call] = []
         self.end: llm.Finished | llm.ProviderFailed | None = None
+        self.used: Tokens | None = None
+        """What the provider said before any end that this attempt has used."""
 
     @property
     def has_output(self) -> bool:
@@ -149,6 +152,8 @@ class Response:
                 return self._called(event)
             case llm.ToolResult():
                 self._hosted_result(event)
+            case llm.UsageReported(tokens=tokens):
+                self.used = tokens
             case llm.Finished() | llm.ProviderFailed():
                 self.end = event
         return None

@@ -85,6 +85,12 @@ class ToolResult(Value):
     metadata: dict[str, Any] | None = None
 
 
+class UsageReported(Value):
+    """What the answer has used until now, where a provider says so before the end; the end's own figures take its place."""
+
+    tokens: Tokens
+
+
 class Finished(Value):
     """The explicit end. `raw_finish` is the provider's own word for it."""
 
@@ -117,6 +123,7 @@ LLMEvent = (
     | ToolInputEnd
     | ToolCall
     | ToolResult
+    | UsageReported
     | Finished
     | ProviderFailed
 )
