@@ -38,9 +38,10 @@ from ..protocol.values.ids import RequestId
 from ..protocol.values.permission import PermissionRequest, SavedPermission
 from ..protocol.values.question import QuestionRequest
 from ..protocol.values.session import PromptOutcome
-from . import approvals, attempts, entries, epochs, fragments, inbox, managed, messages, removal, requests, sessions
+from . import approvals, attempts, entries, epochs, fragments, history, inbox, managed, messages, removal, requests, sessions
 from .epochs import EpochRecord
 from .forking import NewIds, fork
+from .history import Mark, Stretch
 from .keys import Keys, SessionKey
 from .leftovers import Unfinished, unfinished
 from .projectors import PROJECTORS, IllegalEventError, Place, create_session
@@ -333,6 +334,15 @@ class Transaction:
         """The session's active Context Epoch, or None."""
         self._check()
         return epochs.find(self._cursor, session_id)
+
+    def stretch(self, session_id: SessionId, since: Mark | None, *, longest: int) -> Stretch | None:
+        """What the next request is made from, behind `since`.
+
+        None where that would be everything of a session with more than `longest` events: that is for a reader to read, while
+        others write.
+        """
+        self._check()
+        return history.stretch(self._cursor, session_id, since, longest=longest)
 
     def context_entries(self, session_id: SessionId) -> list[ContextEntry]:
         """The session's API-managed context entries by key."""

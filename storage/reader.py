@@ -29,9 +29,10 @@ from ..protocol.values.ids import RequestId
 from ..protocol.values.permission import PermissionRequest, SavedPermission
 from ..protocol.values.question import QuestionRequest
 from ..protocol.values.session import PromptOutcome
-from . import approvals, attempts, entries, epochs, inbox, leftovers, messages, pages, requests, sessions
+from . import approvals, attempts, entries, epochs, history, inbox, leftovers, messages, pages, requests, sessions
 from .attempts import TurnRecord
 from .epochs import EpochRecord
+from .history import Mark, Stretch
 from .leftovers import Unfinished
 from .requests import RequestState
 from .sessions import SessionRecord
@@ -137,27 +138,15 @@ class Reader:
         return found
 
     def context(self, session_id: SessionId) -> tuple[Message, ...]:
-        """The messages from which the next request is made, in order. Raises `SessionNotFoundError`.
+        """The messages from which the next request is made, in order. Raises `SessionNotFoundError`."""
+        return self.stretch(session_id, None).messages
 
-        From the last completed compaction on; system messages that the baseline covers are left out, and those it does not
-        cover stay, also when they are older than the compaction.
-        """
+    def stretch(self, session_id: SessionId, since: Mark | None) -> Stretch:
+        """Those of them that are behind `since`; all where that is None or of another origin. Raises `SessionNotFoundError`."""
         with self._snapshot():
-            rows = self._cursor.execute(
-                "SELECT s.key, s.compacted_seq, c.baseline_seq FROM session s LEFT JOIN context_epoch c ON c.session = s.key"
-                " WHERE s.id = ?",
-                (session_id,),
-            ).fetchall()
-            if not rows:
-                raise sessions.not_found(session_id)
-            key, first, covered = rows[0]
-            found = self._cursor.execute(
-                "SELECT seq, key, kind, body FROM message WHERE session = ?1 AND kind <> 'system' AND seq >= ?2 UNION ALL"
-                " SELECT seq, key, kind, body FROM message WHERE session = ?1 AND kind = 'system' AND seq > ?3 ORDER BY 1",
-                (key, first, covered or 0),
-            ).fetchall()
-            parts = pages.parts_between(self._cursor, key, first, 1 << 62)
-        return tuple(messages.assemble((row[1:] for row in found), parts))
+            found = history.stretch(self._cursor, session_id, since)
+        assert found is not None
+        return found
 
     def epoch(self, session_id: SessionId) -> EpochRecord | None:
         """The session's active Context Epoch, or None."""
