@@ -146,7 +146,8 @@ async def test_pieces_keep_their_cuts_also_inside_a_character_and_a_secret(tmp_p
     asked = models("openai-chat", "http://127.0.0.1:9/v1")
     info = asked.resolve(ModelRef(provider="p", id="m"))
     recorder = Recorder(Player(one), two)
-    async with recorder.open(info, OpenAIChatAdapter(), prepare(info, request())) as batches:
+    adapter = OpenAIChatAdapter()
+    async with recorder.open(info, adapter, adapter.encode(prepare(info, request()))) as batches:
         events = [event async for batch in batches for event in batch]
     assert f"🙂 {KEY}" in [event.text for event in joined([events]) if isinstance(event, TextDelta)]
     (kept,) = files(two)

@@ -30,9 +30,9 @@ import structlog
 import trio
 from msgspec import Struct
 
-from ...protocol.llm.adapter import Adapter, Decoder
+from ...protocol.llm.adapter import Decoder, Reception
 from ...protocol.llm.events import Finished, LLMEvent, ProviderFailed
-from ...protocol.llm.request import HttpRequest, LLMRequest
+from ...protocol.llm.request import HttpRequest
 from ...protocol.values.failure import PROVIDER_NO_ROUTE, Failure
 from ..configuration import ConfigurationError
 from .catalog import ModelInfo
@@ -77,7 +77,7 @@ class Opener(Protocol):
     """The transport, or what stands in its place."""
 
     def open(
-        self, info: ModelInfo, adapter: Adapter, request: LLMRequest
+        self, info: ModelInfo, adapter: Reception, request: HttpRequest
     ) -> AbstractAsyncContextManager[AsyncIterator[list[LLMEvent]]]: ...
 
     async def aclose(self) -> None: ...
@@ -95,10 +95,10 @@ class Recorder:
 
     @asynccontextmanager
     async def open(
-        self, info: ModelInfo, adapter: Adapter, request: LLMRequest
+        self, info: ModelInfo, adapter: Reception, request: HttpRequest
     ) -> AsyncGenerator[AsyncIterator[list[LLMEvent]]]:
         """As the transport does."""
-        tape = _Tape(adapter)
+        tape = _Tape(adapter, request)
         try:
             async with self._transport.open(info, tape, request) as batches:
                 yield batches
@@ -130,11 +130,11 @@ class Recorder:
 
 
 class _Tape:
-    """An adapter that remembers what passes through another one. Used once."""
+    """An adapter that remembers what passes through another one, beside the request it answers. Used once."""
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: Reception, request: HttpRequest) -> None:
         self._adapter = adapter
-        self._request: HttpRequest | None = None
+        self._request = request
         self._status = 0
         self._headers: dict[str, str] = {}
         self._pieces: list[bytes] = []
@@ -142,10 +142,6 @@ class _Tape:
     @property
     def protocol(self) -> str:
         return self._adapter.protocol
-
-    def encode(self, request: LLMRequest) -> HttpRequest:
-        self._request = self._adapter.encode(request)
-        return self._request
 
     def decoder(self) -> Decoder:
         return _TapedDecoder(self._adapter.decoder(), self)
@@ -165,7 +161,7 @@ class _Tape:
 
     def cassette(self, info: ModelInfo) -> Cassette | None:
         """What was heard; None when no answer began."""
-        if self._request is None or not self._status:
+        if not self._status:
             return None
         secrets = tuple(credentials(info))
         pieces = _without(self._pieces, secrets)
@@ -239,7 +235,7 @@ class Player:
 
     @asynccontextmanager
     async def open(
-        self, info: ModelInfo, adapter: Adapter, request: LLMRequest
+        self, info: ModelInfo, adapter: Reception, request: HttpRequest
     ) -> AsyncGenerator[AsyncIterator[list[LLMEvent]]]:
         """The events of the recorded answer, in batches as it arrived then."""
         playing = self._play(info, adapter, request)
@@ -251,11 +247,10 @@ class Player:
     async def aclose(self) -> None:
         """Nothing is open."""
 
-    async def _play(self, info: ModelInfo, adapter: Adapter, request: LLMRequest) -> AsyncGenerator[list[LLMEvent], None]:
+    async def _play(self, info: ModelInfo, adapter: Reception, request: HttpRequest) -> AsyncGenerator[list[LLMEvent], None]:
         await trio.lowlevel.checkpoint()
-        sent = adapter.encode(request)
-        (body,) = _without([sent.body], credentials(info))
-        cassette = self._take(adapter.protocol, sent.path, _compared(msgspec.json.decode(body)))
+        (body,) = _without([request.body], credentials(info))
+        cassette = self._take(adapter.protocol, request.path, _compared(msgspec.json.decode(body)))
         if cassette is None:
             message = f"No cassette in {self._folder} answers this request to {info.ref}."
             yield [ProviderFailed(failure=Failure(type=PROVIDER_NO_ROUTE, message=message))]

@@ -73,7 +73,8 @@ class Models:
         prepared = prepare(info, request)
         if info.protocol == DEMO_PROTOCOL:
             return aclosing(play(prepared))
-        return self._transport.open(info, self._adapters[info.protocol], prepared)
+        adapter = self._adapters[info.protocol]
+        return self._transport.open(info, adapter, adapter.encode(prepared))
 
     async def aclose(self) -> None:
         """Close the provider connections."""

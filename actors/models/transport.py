@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import trio
 from msgspec import structs
 
-from ...protocol.llm.adapter import Adapter, Decoder
+from ...protocol.llm.adapter import Decoder, Reception
 from ...protocol.llm.events import Finished, LLMEvent, ProviderFailed
-from ...protocol.llm.request import LLMRequest
+from ...protocol.llm.request import HttpRequest
 from ...protocol.values.failure import PROVIDER_INVALID_OUTPUT, PROVIDER_NO_ROUTE, PROVIDER_TRANSPORT, Failure
 from .catalog import ModelInfo
 
@@ -56,7 +56,7 @@ class Transport:
 
     @asynccontextmanager
     async def open(
-        self, info: ModelInfo, adapter: Adapter, request: LLMRequest
+        self, info: ModelInfo, adapter: Reception, request: HttpRequest
     ) -> AsyncGenerator[AsyncIterator[list[LLMEvent]]]:
         """The events of one answer, in batches as they arrive. The request leaves when the first batch is asked for."""
         exchange = _Exchange(self._shared(), info, adapter, request)
@@ -83,7 +83,7 @@ class Transport:
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, client: httpx2.AsyncClient, info: ModelInfo, adapter: Adapter, request: LLMRequest) -> None:
+    def __init__(self, client: httpx2.AsyncClient, info: ModelInfo, adapter: Reception, request: HttpRequest) -> None:
         self._client = client
         self._info = info
         self._adapter = adapter
@@ -157,7 +157,7 @@ class _Exchange:
 
     async def _send(self) -> list[LLMEvent]:
         """Send the request. Nothing when a stream has begun, else the failure."""
-        http = self._adapter.encode(self._request)
+        http = self._request
         headers = {"accept-encoding": "identity"}
         headers.update({name.lower(): value for name, value in http.headers.items()})
         if self._info.api_key is not None:
