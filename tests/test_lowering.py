@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from steerway.protocol.llm import request
 from steerway.protocol.llm.adapter import Adapter
 from steerway.protocol.llm.anthropic_messages import AnthropicMessagesAdapter
-from steerway.protocol.llm.invariants import RequestInvariantError, check
+from steerway.protocol.llm.invariants import IMAGE_TYPES, Checker, RequestInvariantError, check
 from steerway.protocol.llm.lowering import EMPTY_PROMPT, INTERRUPTED, NOT_RETURNED, lower
 from steerway.protocol.llm.openai_chat import OpenAIChatAdapter
 from steerway.protocol.llm.openai_responses import OpenAIResponsesAdapter
@@ -175,7 +175,7 @@ def test_files_follow_the_prompt_as_media_as_labelled_text_or_as_a_note() -> Non
 
 def test_a_target_without_images_learns_that_there_was_one() -> None:
     history = [user("", PromptFile(data=PNG, mime="image/png", name="a.png"))]
-    (message,) = lower(history, TARGET, images=False)
+    (message,) = lower(history, TARGET, media=())
     assert isinstance(message, request.UserMessage)
     (part,) = message.content
     assert isinstance(part, Text)
@@ -428,6 +428,7 @@ HISTORIES = st.lists(
 )
 
 
+MEDIA = st.frozensets(st.sampled_from(sorted(IMAGE_TYPES)))
 UPDATES = st.lists(st.booleans(), min_size=12, max_size=12)
 
 
@@ -468,14 +469,14 @@ def sent(messages: tuple[RequestMessage, ...], adapter: Adapter) -> list[dict[st
 
 
 @settings(max_examples=200, deadline=None)
-@given(HISTORIES, MODELS, st.booleans())
+@given(HISTORIES, MODELS, MEDIA)
 def test_every_history_lowers_to_messages_that_pass_the_check_and_can_be_encoded(
-    history: list[Message], target: ModelRef, images: bool
+    history: list[Message], target: ModelRef, media: frozenset[str]
 ) -> None:
-    messages = lower(history, target, images=images)
+    messages = lower(history, target, media=media)
     check(messages)
     for adapter in ADAPTERS:
-        assert body(messages, adapter) == body(lower(history, target, images=images), adapter)
+        assert body(messages, adapter) == body(lower(history, target, media=media), adapter)
 
 
 @settings(max_examples=300, deadline=None)

@@ -46,19 +46,35 @@ class RequestInvariantError(SteerwayError):
 
 def check(messages: Iterable[RequestMessage]) -> None:
     """Raises `RequestInvariantError` at the first violation."""
-    awaited: list[Call] = []
-    ids: set[str] = set()
-    index = -1
-    for index, message in enumerate(messages):
-        reason = _misplaced(message, awaited) or _malformed(message)
-        if reason is None and isinstance(message, AssistantMessage):
-            awaited = [part for part in message.content if isinstance(part, Call)]
-            reason = _repeated(awaited, ids)
-            awaited = [call for call in awaited if not call.executed]
-        if reason is not None:
-            raise RequestInvariantError(index, reason)
-    if awaited:
-        raise RequestInvariantError(index, f"the call {awaited[0].id} has no result")
+    checker = Checker()
+    checker.extend(messages)
+    checker.finish()
+
+
+class Checker:
+    """`check` for messages that come in steps. After an error it is of no more use."""
+
+    def __init__(self) -> None:
+        self._awaited: list[Call] = []
+        self._ids: set[str] = set()
+        self._count = 0
+
+    def extend(self, messages: Iterable[RequestMessage]) -> None:
+        """Check the messages that follow those of earlier calls. Raises `RequestInvariantError`, whose `index` counts them too."""
+        for message in messages:
+            reason = _misplaced(message, self._awaited) or _malformed(message)
+            if reason is None and isinstance(message, AssistantMessage):
+                calls = [part for part in message.content if isinstance(part, Call)]
+                reason = _repeated(calls, self._ids)
+                self._awaited = [call for call in calls if not call.executed]
+            if reason is not None:
+                raise RequestInvariantError(self._count, reason)
+            self._count += 1
+
+    def finish(self) -> None:
+        """A request may end here: raises `RequestInvariantError` where a call still waits for its result. More may follow."""
+        if self._awaited:
+            raise RequestInvariantError(self._count - 1, f"the call {self._awaited[0].id} has no result")
 
 
 def _misplaced(message: RequestMessage, awaited: list[Call]) -> str | None:

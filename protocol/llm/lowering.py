@@ -10,7 +10,9 @@ Rules (semantics, "Request invariants"; the log keeps the truth, what cannot be 
 - Native Continuation Metadata goes only to the exact provider and model that gave it (whatever the variant), and only from
   turns that did not fail. Reasoning of any other turn is text.
 - A provider sees its own call ids again; where they repeat, are malformed, or are another provider's, our `CallId` stands in.
-- Images are media, text files labelled text behind the prompt; of any other file the model learns that it was not sent.
+- Files of the types that the target takes are media, text files labelled text behind the prompt; of any other file the model
+  learns that it was not sent.
+- A history may come in steps: its parts, one after the other, give what the whole gives.
 
 `check` in `invariants` accepts whatever comes out of here; a property test says so.
 """
@@ -18,7 +20,7 @@ Rules (semantics, "Request invariants"; the log keeps the truth, what cannot be 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any, Final, cast
 
 import msgspec
@@ -70,13 +72,9 @@ _TEXT_TYPES: Final = frozenset(
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
-def lower(history: Sequence[Message], target: ModelRef, *, images: bool = True) -> tuple[RequestMessage, ...]:
-    """The request messages of `history` for `target`. `images`: whether the target takes images at all."""
-    lowering = _Lowering(target, images)
-    messages: list[RequestMessage] = []
-    for item in history:
-        messages += lowering.item(item)
-    return tuple(messages)
+def lower(history: Iterable[Message], target: ModelRef, *, media: Collection[str] = IMAGE_TYPES) -> tuple[RequestMessage, ...]:
+    """The request messages of `history` for `target`. `media`: types that the target takes, of those that `invariants` allow."""
+    return tuple(Lowering(target, media).extend(history))
 
 
 def remembered(summary: str, recent: str) -> str:
@@ -90,15 +88,25 @@ def remembered(summary: str, recent: str) -> str:
     return "\n\n".join(parts)
 
 
-class _Lowering:
-    """One pass over a history. The call ids used so far are all it remembers."""
+class Lowering:
+    """One pass over a history that may grow. The call ids used so far are all it remembers.
 
-    def __init__(self, target: ModelRef, images: bool) -> None:
+    `media` as for `lower`. What was lowered once has to be settled: an item that changes later takes a new pass.
+    """
+
+    def __init__(self, target: ModelRef, media: Collection[str] = IMAGE_TYPES) -> None:
         self._target = target
-        self._images = images
+        self._media = media
         self._ids: set[str] = set()
 
-    def item(self, item: Message) -> Iterable[RequestMessage]:
+    def extend(self, items: Iterable[Message]) -> list[RequestMessage]:
+        """The messages of the items that follow what was lowered before."""
+        messages: list[RequestMessage] = []
+        for item in items:
+            messages += self._item(item)
+        return messages
+
+    def _item(self, item: Message) -> Iterable[RequestMessage]:
         match item:
             case UserMessage(text=text, files=files):
                 return (self._user(text, files or ()),)
@@ -121,7 +129,7 @@ class _Lowering:
     def _file(self, file: PromptFile | FileContent) -> Text | Media:
         mime = well_formed(file.mime).partition(";")[0].strip().lower()
         name = well_formed(file.name or "") or "unnamed"
-        if mime in IMAGE_TYPES and file.data and self._images:
+        if file.data and mime in self._media:
             return Media(data=file.data, mime=mime, name=name)
         if mime.startswith("text/") or mime in _TEXT_TYPES or mime.endswith(("+json", "+xml")):
             return Text(text=f'File "{name}" ({mime}):\n\n{file.data.decode("utf-8", "replace")}')

@@ -29,7 +29,8 @@ from ..values.message import (
 )
 from ..values.prompt import PromptFile
 from ..values.tool import FileContent, TextContent, ToolContent
-from .request import Call, LLMRequest, Media, Reasoning, SystemUpdate, Text
+from ..values.value import Value
+from .request import Call, LLMRequest, Media, Reasoning, RequestMessage, SystemUpdate, Text
 from .unicode import well_formed, well_formed_value
 
 MAX_RESULT: Final = 2_000
@@ -83,11 +84,31 @@ def prunable(history: Sequence[Message], keep_tokens: int) -> list[ToolPart]:
     return found[::-1]
 
 
+class Size(Value):
+    """How large messages are: `characters` of text, and the tokens that their `media` count for. Sizes add up."""
+
+    characters: int = 0
+    media: int = 0
+
+    def __add__(self, other: Size) -> Size:
+        return Size(characters=self.characters + other.characters, media=self.media + other.media)
+
+
+def tokens(size: Size) -> int:
+    """About how many tokens that is."""
+    return round(size.characters / CHARACTERS_PER_TOKEN) + size.media
+
+
 def estimate(request: LLMRequest) -> int:
     """About how many tokens a request has."""
-    characters = sum(map(len, request.system)) + len(msgspec.json.encode(request.tools))
-    images = 0
-    for message in request.messages:
+    around = sum(map(len, request.system)) + len(msgspec.json.encode(request.tools))
+    return tokens(Size(characters=around) + measure(request.messages))
+
+
+def measure(messages: Iterable[RequestMessage]) -> Size:
+    """The size of messages, which is that of their parts, however they are divided."""
+    characters = media = 0
+    for message in messages:
         match message:
             case SystemUpdate(text=text):
                 characters += len(text)
@@ -97,10 +118,10 @@ def estimate(request: LLMRequest) -> int:
                         case Text(text=text) | Reasoning(text=text):
                             characters += len(text)
                         case Media():
-                            images += 1
+                            media += IMAGE_TOKENS
                         case Call():
                             characters += len(part.name) + _size(part.input) + (_size(part.result) if part.executed else 0)
-    return round(characters / CHARACTERS_PER_TOKEN) + images * IMAGE_TOKENS
+    return Size(characters=characters, media=media)
 
 
 def result_tokens(part: ToolPart) -> int:
