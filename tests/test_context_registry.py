@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 import trio
@@ -112,6 +113,38 @@ def test_a_contribution_key_without_a_namespace_is_refused() -> None:
 
     with pytest.raises(ContextKeyError, match="not namespaced"):
         SystemContextRegistry().produce("date", produce)
+
+
+@pytest.mark.parametrize("key", ["core/date", "core/anything", "api/entries", "api/ticket"])
+async def test_the_runtimes_own_namespaces_are_refused_to_others(key: str) -> None:
+    registry = SystemContextRegistry()
+
+    async def produce(_: Location) -> SystemContext:
+        return SystemContext.make(source(key))
+
+    with pytest.raises(ContextKeyError, match=f"'{key}' is reserved"):
+        registry.register(source(key), location="/here")
+    with pytest.raises(ContextKeyError, match="reserved"):
+        registry.produce(key, produce)
+    assert registry.statistics() == {"context_contributions": 0}
+    with registry.produce("a/innocent", produce), pytest.raises(ContextKeyError, match="reserved"):
+        await registry.load(HERE, OBSERVING)
+    registry.reserve(key, produce)
+    assert (await registry.load(HERE, OBSERVING)).keys == (key,)
+
+
+async def test_a_producer_that_gives_no_context_counts_as_unavailable() -> None:
+    registry = SystemContextRegistry()
+
+    async def produce(_: Location) -> Any:
+        return None
+
+    registry.produce("a/x", produce)
+    with capture_logs():
+        context = await registry.load(HERE, OBSERVING)
+    assert await context.initialize(OBSERVING) == Blocked(
+        reasons={"a/x": "TypeError: the producer gave NoneType, no SystemContext"}
+    )
 
 
 async def test_one_source_named_by_two_producers_fails_composition() -> None:

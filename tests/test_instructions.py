@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
@@ -24,6 +30,7 @@ from steerway.actors.context.instructions import (
 from steerway.actors.context.observing import Observing
 from steerway.actors.context.registry import SystemContextRegistry
 from steerway.actors.context.snapshot import Snapshot
+from steerway.actors.context.source import MAX_SOURCE_BYTES
 from steerway.protocol.values import Location
 
 T = TypeVar("T")
@@ -123,10 +130,67 @@ async def test_a_file_of_the_project_may_not_lead_out_of_it_but_the_users_own_ma
     assert machine.found() == [str(secret)]
 
 
-async def test_what_is_no_regular_file_is_no_instruction(machine: Machine) -> None:
-    (machine.package / "AGENTS.md").mkdir()
-    (machine.project / "AGENTS.md").symlink_to("nowhere")
-    assert machine.found() == []
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(os.path.relpath(path))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(os.mkdir),
+        partial(os.mkfifo),
+        partial(os.symlink, "nowhere"),
+        partial(os.symlink, "AGENTS.md"),
+        partial(os.symlink, "/dev/zero"),
+        make_socket,
+    ],
+    ids=["folder", "pipe", "link-to-nothing", "link-to-itself", "device", "socket"],
+)
+async def test_what_is_no_regular_file_is_no_instruction_and_is_never_waited_for(
+    machine: Machine, make: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(machine.project)  # the name of a socket has to be short
+    for folder in (machine.package, machine.config):
+        make(folder / "AGENTS.md")
+    with trio.fail_after(5):
+        assert (await machine.context()).keys == ()
+        assert await machine.instructions.nearby(".", Location(directory=str(machine.project))) == ()
+
+
+async def test_a_file_that_may_not_be_read_is_unavailable_and_says_what_would_help() -> None:
+    with tempfile.TemporaryDirectory() as root, other_user(root):
+        machine = Machine(Path(root))
+        path = write(machine.package, "secret")
+        path.chmod(0)
+        outcome = await (await machine.context()).initialize(OBSERVING)
+        assert outcome == Blocked(
+            reasons={
+                "core/instructions": f"{path} cannot be read: `packages/one/AGENTS.md` may not be read by this program. "
+                "Make it readable or take it away."
+            }
+        )
+        machine.package.chmod(0)
+        blocked = await (await machine.context()).initialize(OBSERVING)
+        machine.package.chmod(0o700)
+        assert isinstance(blocked, Blocked)
+        assert blocked.keys == ("core/instructions",)
+        path.chmod(0o600)
+        assert isinstance(await (await machine.context()).initialize(OBSERVING), Initialized)
+
+
+@contextmanager
+def other_user(folder: str) -> Generator[None]:
+    """Be somebody for whom permissions count."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.chown(folder, 65534, 65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 async def test_the_opt_out_turns_project_files_off_and_keeps_the_global_one(tmp_path: Path) -> None:
@@ -199,6 +263,20 @@ async def test_a_huge_file_is_cut_and_says_so(machine: Machine) -> None:
     assert begun.baseline.endswith("é\n(Only the first 64 KiB of this file are shown.)")
 
 
+async def test_many_huge_files_are_cut_together_and_say_so(machine: Machine) -> None:
+    deep = machine.package.joinpath(*(f"d{number}" for number in range(MAX_FILES)))
+    for folder in (deep, *deep.parents):
+        if folder.is_relative_to(machine.package):
+            (write(folder, "").write_bytes(b'"' * MAX_BYTES))
+    (machine.package / "d0" / "AGENTS.md").write_bytes(b"\xff" * MAX_BYTES)
+    machine.location = Location(directory=str(deep))
+    begun = await machine.begin()
+    files = begun.snapshot["core/instructions"].value
+    assert [len(one["content"]) for one in files] == [MAX_BYTES] * 6 + [0] * (MAX_FILES - 6)
+    assert len(msgspec.json.encode(begun.snapshot)) < MAX_SOURCE_BYTES
+    assert begun.baseline.count("(There is no room left for this file.)") == MAX_FILES - 6
+
+
 async def test_a_file_just_within_the_limit_is_whole(machine: Machine) -> None:
     write(machine.package, "x" * MAX_BYTES)
     (one,) = (await machine.begin()).snapshot["core/instructions"].value
@@ -215,9 +293,9 @@ async def test_bytes_that_are_no_text_are_made_readable(machine: Machine) -> Non
 
 
 def make_unreadable(path: Path) -> None:
-    """A link to itself: it is there, and looking at it fails, whoever looks."""
+    """A link to a name that no file can have: looking at it fails, whoever looks."""
     path.unlink(missing_ok=True)
-    path.symlink_to(path.name)
+    path.symlink_to("x" * 300)
 
 
 async def test_a_file_that_cannot_be_looked_at_blocks_the_first_baseline(machine: Machine) -> None:
@@ -273,7 +351,7 @@ async def test_a_file_system_that_does_not_answer_leaves_what_was_told_standing(
     write(machine.package, "Package.")
     begun = await machine.begin()
     registry = SystemContextRegistry()
-    registry.produce("core/instructions", Instructions(Hanging(), config_folder="/none").produce)
+    registry.reserve("core/instructions", Instructions(Hanging(), config_folder="/none").produce)
     context = await registry.load(machine.location, OBSERVING)
     assert trio.current_time() == pytest.approx(5.0)
     assert await context.reconcile(begun.snapshot, OBSERVING) == Unchanged()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from steerway.actors.blocking import Threads
 from steerway.actors.context.algebra import Blocked, Initialized, SystemContext, Unchanged, Updated
@@ -15,12 +18,15 @@ from steerway.actors.context.observing import Observing
 from steerway.actors.context.skills import (
     MAX_BYTES,
     MAX_DESCRIPTION,
+    MAX_LISTED_BYTES,
+    MAX_SKILLS,
     Skill,
     Skills,
     SkillSummary,
     UnknownSkillError,
     render_skill,
 )
+from steerway.actors.context.source import MAX_SOURCE_BYTES
 from steerway.protocol.values import Location
 
 OBSERVING = Observing()
@@ -172,6 +178,8 @@ async def test_folders_without_a_usable_skill_are_passed_over(machine: Machine) 
     (machine.local / "a-file").write_text("x")
     (machine.local / "looping").mkdir()
     (machine.local / "looping" / "SKILL.md").symlink_to("SKILL.md")
+    (machine.local / "pipe").mkdir()
+    os.mkfifo(machine.local / "pipe" / "SKILL.md")
     bad = machine.local / "bad-name"
     bad.mkdir()
     (bad / "SKILL.md").write_text("---\nname: ../../etc\ndescription: x\n---\n")
@@ -190,11 +198,27 @@ async def test_missing_folders_are_no_skills(tmp_path: Path) -> None:
     assert await skills.listed(Location(directory=str(tmp_path))) == ()
 
 
+async def test_a_folder_that_is_a_link_to_itself_is_no_folder(machine: Machine) -> None:
+    machine.local.rmdir()
+    machine.local.symlink_to("skills")
+    assert await machine.names() == []
+
+
+async def test_the_list_of_skills_stays_within_what_a_source_may_hold(machine: Machine) -> None:
+    for folder, prefix in ((machine.user, "a"), (machine.local, "b")):
+        for number in range(MAX_SKILLS):
+            write(folder, f"{prefix}-{number:03}", "\U0001f600" * MAX_DESCRIPTION)
+    with capture_logs() as logs:
+        begun = await machine.begin()
+    assert MAX_LISTED_BYTES - 5_000 < len(msgspec.json.encode(begun.snapshot)) < MAX_SOURCE_BYTES
+    assert [line["event"] for line in logs] == ["there are too many skills to tell them all"]
+
+
 async def test_a_folder_that_cannot_be_listed_makes_the_guidance_unavailable(machine: Machine) -> None:
     write(machine.user, "audit", "Reads logs.")
     begun = await machine.begin()
     machine.local.rmdir()
-    machine.local.symlink_to("skills")
+    machine.local.symlink_to("x" * 300)
     assert await (await machine.context()).reconcile(begun.snapshot, OBSERVING) == Unchanged()
     blocked = await (await machine.context()).initialize(OBSERVING)
     assert isinstance(blocked, Blocked)

@@ -26,7 +26,16 @@ from steerway.actors.context.algebra import (
 )
 from steerway.actors.context.observing import Observing, SourceDefect, Unavailable
 from steerway.actors.context.snapshot import InvalidSnapshotError, SnapshotEntry, advance, decode_snapshot
-from steerway.actors.context.source import Codec, ContextKeyError, ContextSource, EmptyRenderingError, codec_of
+from steerway.actors.context.source import (
+    MAX_SOURCE_BYTES,
+    Codec,
+    ContextKeyError,
+    ContextSource,
+    EmptyRenderingError,
+    OversizedRenderingError,
+    RenderingError,
+    codec_of,
+)
 
 T = TypeVar("T")
 OBSERVING = Observing()
@@ -203,9 +212,39 @@ async def test_replacing_restates_everything_that_is_there_and_omits_what_was_ne
     context = SystemContext.combine(made("a/x", "2"), made("c/x", Unavailable()))
     ready = await context.replace({"a/x": entry("1"), "gone/x": entry("1")}, OBSERVING)
     assert ready == ReplacementReady(baseline="a/x is 2", snapshot={"a/x": entry("2", "a/x is gone, it was 2")})
-    assert await context.replace({"c/x": entry("1")}, OBSERVING) == ReplacementBlocked(
-        reasons={"c/x": "it cannot be observed now"}
-    )
+    blocked = await context.replace({"c/x": entry("1")}, OBSERVING)
+    assert isinstance(blocked, ReplacementBlocked)
+    assert blocked.reasons == {"c/x": "it cannot be observed now"}
+
+
+async def test_a_blocked_replacement_tells_meanwhile_what_can_be_told() -> None:
+    stored = {"a/x": entry("1"), "b/x": entry("1"), "d/x": entry("1"), "gone/x": entry("1", "gone/x is gone")}
+    slow = made("b/x", Unavailable("slow"))
+    context = SystemContext.combine(made("a/x", "2"), slow, made("c/x", "new"), made("d/x", "1"))
+    blocked = await context.replace(stored, OBSERVING)
+    assert isinstance(blocked, ReplacementBlocked)
+    assert blocked.keys == ("b/x",)
+    meanwhile = blocked.meanwhile
+    assert meanwhile is not None
+    assert meanwhile.text == "a/x went from 1 to 2\n\nc/x is new\n\ngone/x is gone"
+    assert (set(meanwhile.entries), meanwhile.dropped) == ({"a/x", "c/x"}, ("gone/x",))
+    assert meanwhile.snapshot["b/x"] == entry("1")
+    assert await context.replace(meanwhile.snapshot, OBSERVING) == ReplacementBlocked(reasons={"b/x": "slow"})
+
+
+async def test_what_needs_a_fresh_baseline_is_not_told_meanwhile_and_still_due_afterwards() -> None:
+    stored = {"a/x": entry(17), "b/x": entry("1"), "c/x": entry("1"), "mute/x": entry("1")}
+    blocking = SystemContext.combine(made("a/x", "1"), made("b/x", Unavailable("slow")), made("c/x", "2"))
+    blocked = await blocking.reconcile(stored, OBSERVING)
+    assert isinstance(blocked, ReplacementBlocked)
+    assert blocked.meanwhile is not None
+    assert (blocked.meanwhile.text, blocked.meanwhile.dropped) == ("c/x went from 1 to 2", ())
+    told = blocked.meanwhile.snapshot
+    assert (told["a/x"], told["mute/x"]) == (entry(17), entry("1"))
+    able = SystemContext.combine(made("a/x", "1"), made("b/x", "1"), made("c/x", "2"))
+    ready = await able.reconcile(told, OBSERVING)
+    assert isinstance(ready, ReplacementReady)
+    assert ready.baseline == "a/x is 1\n\nb/x is 1\n\nc/x is 2"
 
 
 # --- a producer that could not answer -------------------------------------------------------------------------------
@@ -286,6 +325,67 @@ async def test_a_rendering_without_anything_to_read_is_an_error(which: str) -> N
     )
     with pytest.raises(EmptyRenderingError, match="'a/x'"):
         await (context.reconcile({"a/x": entry("1")}, OBSERVING) if which == "update" else context.initialize(OBSERVING))
+
+
+def rendering(key: str, value: str, **texts: Callable[[], Any]) -> SystemContext:
+    async def load() -> str:
+        return value
+
+    def text(which: str) -> Any:
+        return texts.get(which, lambda: which)()
+
+    return SystemContext.make(
+        ContextSource(
+            key=key,
+            codec=codec_of(str),
+            load=load,
+            baseline=lambda _: text("baseline"),
+            update=lambda _, __: text("update"),
+            removed=lambda _: text("removal"),
+        )
+    )
+
+
+@pytest.mark.parametrize("which", ["baseline", "update", "removal"])
+@pytest.mark.parametrize(("gives", "said"), [(lambda: 1 // 0, "ZeroDivisionError"), (lambda: None, "AttributeError|TypeError")])
+async def test_a_renderer_that_fails_is_an_error_that_names_its_source_and_is_logged(
+    which: str, gives: Callable[[], Any], said: str
+) -> None:
+    context = SystemContext.combine(made("b/x", "1"), rendering("a/x", "2", **{which: gives}))
+    with capture_logs() as logs, pytest.raises(RenderingError, match=rf"'a/x' cannot render its {which} text \(({said})"):
+        await (context.reconcile({"a/x": entry("1")}, OBSERVING) if which == "update" else context.initialize(OBSERVING))
+    assert [(line["event"], line["key"], line["what"]) for line in logs] == [
+        ("a context source cannot be rendered", "a/x", which)
+    ]
+
+
+async def test_a_text_that_is_too_large_is_an_error_and_a_value_that_is_too_large_cannot_be_observed() -> None:
+    fits = await rendering("a/x", "x", baseline=lambda: "é" * (MAX_SOURCE_BYTES // 2)).initialize(OBSERVING)
+    assert isinstance(fits, Initialized)
+    with pytest.raises(OversizedRenderingError, match="'a/x'"):
+        await rendering("a/x", "x", baseline=lambda: "é" * (MAX_SOURCE_BYTES // 2) + "x").initialize(OBSERVING)
+    assert isinstance(await rendering("a/x", "x" * (MAX_SOURCE_BYTES - 2)).initialize(OBSERVING), Initialized)
+    with capture_logs():
+        blocked = await rendering("a/x", "x" * (MAX_SOURCE_BYTES - 1)).initialize(OBSERVING)
+    assert isinstance(blocked, Blocked)
+    assert "at most 1048576 are kept" in blocked.reasons["a/x"]
+
+
+async def test_all_sources_together_stay_within_what_one_event_can_carry() -> None:
+    def all_of(number: int, **texts: Callable[[], str]) -> SystemContext:
+        return SystemContext.combine(*(rendering(f"a/{index}", "x", **texts) for index in range(number)))
+
+    def large() -> str:
+        return "x" * (MAX_SOURCE_BYTES - 100)
+
+    assert isinstance(await all_of(4, baseline=large).initialize(OBSERVING), Initialized)
+    with pytest.raises(OversizedRenderingError, match="its text has"):
+        await all_of(5, baseline=large).initialize(OBSERVING)
+    with pytest.raises(OversizedRenderingError, match="its snapshot has"):
+        await all_of(5, removal=large).initialize(OBSERVING)
+    before = {f"a/{index}": entry("1") for index in range(5)}
+    with pytest.raises(OversizedRenderingError, match="its text has"):
+        await all_of(5, update=large).reconcile(before, OBSERVING)
 
 
 def test_a_stored_snapshot_that_is_none_is_a_typed_failure() -> None:
@@ -593,8 +693,9 @@ def test_reconciling_again_is_unchanged(situations: tuple[Situation, ...]) -> No
                 assert await world.context.reconcile(snapshot, OBSERVING) == Unchanged()
             case Unchanged():
                 assert await world.context.reconcile(world.stored, OBSERVING) == Unchanged()
-            case ReplacementBlocked() as blocked:
-                assert await world.context.reconcile(world.stored, OBSERVING) == blocked
+            case ReplacementBlocked(reasons=reasons, meanwhile=told):
+                snapshot = world.stored if told is None else told.snapshot
+                assert await world.context.reconcile(snapshot, OBSERVING) == ReplacementBlocked(reasons=reasons)
 
     under_virtual_time(twice)
 

@@ -8,7 +8,9 @@ Rules (seed, "System Context"; reference 4.2):
 - Only initialising and replacing make a baseline. Reconciling says exactly one of: unchanged, updated, replacement ready,
   replacement blocked. Update texts are not rendered when the outcome is a replacement.
 - What is Unavailable keeps its last admitted state. A stored value that its source cannot decode any more, and a source
-  gone without a removal text, need a fresh baseline; that waits while admitted context is unavailable.
+  gone without a removal text, need a fresh baseline; that waits while admitted context is unavailable. What can be told
+  within the old epoch meanwhile comes with the blocked outcome, so that one source never silences the others.
+- A baseline, an update and a snapshot are bounded as wholes, so that the event that stores them fits a frame.
 - No clock, file or store is known here: loaders bring all that.
 """
 
@@ -25,9 +27,12 @@ import trio
 from ...protocol.values.context import ContextContribution, SourceState
 from .observing import Observing, Unavailable
 from .snapshot import Snapshot, SnapshotEntry, advance
-from .source import ContextKeyError, ContextSource, canonical
+from .source import MAX_SOURCE_BYTES, ContextKeyError, ContextSource, OversizedRenderingError, canonical
 
 T = TypeVar("T")
+
+MAX_TOTAL_BYTES: Final = 4 * 1024 * 1024
+"""Of all sources together, as JSON: of a baseline, of an update, and of a snapshot."""
 
 _BLANK_LINE: Final = "\n\n"
 
@@ -73,9 +78,14 @@ class ReplacementReady(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplacementBlocked(msgspec.Struct, frozen=True, kw_only=True):
-    """A fresh baseline is needed, but would lose admitted context that is unavailable. `reasons` as in `Blocked`."""
+    """A fresh baseline is needed, but would lose admitted context that is unavailable. `reasons` as in `Blocked`.
+
+    `meanwhile` is the update of all that was observed and can be told within the old epoch, if there is any. What needs the
+    fresh baseline stays in the snapshot as it was, so that the replacement is still due.
+    """
 
     reasons: dict[str, str]
+    meanwhile: Updated | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -139,36 +149,10 @@ class SystemContext:
     async def reconcile(self, snapshot: Snapshot, observing: Observing) -> Reconciliation:
         """Observe once, and compare with what was last admitted."""
         seen = await self._observe(observing)
-        changed: list[tuple[_Observed, tuple[Any] | None]] = []
-        for observed in seen.observed:
-            stored = snapshot.get(observed.key)
-            if stored is None:
-                changed.append((observed, None))
-                continue
-            if canonical(stored.value) == observed.canonical:
-                continue
-            try:
-                previous = observed.source.codec.decode(stored.value)
-                equal = canonical(observed.source.codec.stored(previous)) == observed.canonical
-            except Exception:  # whatever the codec of today makes of a value of yesterday
-                return seen.replacement(snapshot)
-            if not equal:
-                changed.append((observed, (previous,)))
-        gone = seen.gone(snapshot)
-        farewells = [snapshot[key].removed for key in gone]
-        told = [text for text in farewells if text is not None]
-        if len(told) < len(farewells):
+        difference = seen.difference(snapshot)
+        if difference.needs_baseline:
             return seen.replacement(snapshot)
-        if not changed and not gone:
-            return Unchanged()
-        texts = [observed.baseline() if before is None else observed.update(before[0]) for observed, before in changed]
-        entries = {observed.key: observed.entry() for observed, _ in changed}
-        return Updated(
-            text=_BLANK_LINE.join(texts + told),
-            snapshot=advance(snapshot, entries, gone),
-            entries=entries,
-            dropped=gone,
-        )
+        return difference.update(snapshot) or Unchanged()
 
     async def survey(self, snapshot: Snapshot, observing: Observing) -> tuple[ContextContribution, ...]:
         """Observe once, and say of every source how it stands to the snapshot. For people; nothing is rendered."""
@@ -229,10 +213,10 @@ class _Observed:
         return self.source.key
 
     def baseline(self) -> str:
-        return self.source.rendered("baseline", self.source.baseline(self.value))
+        return self.source.rendered("baseline", lambda: self.source.baseline(self.value))
 
     def update(self, previous: Any) -> str:
-        return self.source.rendered("update", self.source.update(previous, self.value))
+        return self.source.rendered("update", lambda: self.source.update(previous, self.value))
 
     def compared(self, stored: Any) -> SourceState:
         """How the value stands to another stored one."""
@@ -244,7 +228,7 @@ class _Observed:
 
     def entry(self) -> SnapshotEntry:
         removed = self.source.removed
-        text = None if removed is None else self.source.rendered("removal", removed(self.value))
+        text = None if removed is None else self.source.rendered("removal", lambda: removed(self.value))
         return SnapshotEntry(value=self.stored, removed=text)
 
 
@@ -255,6 +239,8 @@ async def _observed(source: ContextSource[Any]) -> _Observed | Unavailable:
         return value
     stored = source.codec.stored(value)
     comparable = canonical(stored)
+    if len(comparable) > MAX_SOURCE_BYTES:
+        raise ValueError(f"the value has {len(comparable)} bytes as JSON; at most {MAX_SOURCE_BYTES} are kept")
     if canonical(source.codec.stored(source.codec.decode(stored))) != comparable:
         raise ValueError("the codec reads back another value than it wrote")
     return _Observed(source, value, stored, comparable)
@@ -276,17 +262,86 @@ class _Seen:
         """The admitted sources that are certainly not there any more, by key."""
         return () if self.incomplete else self.absent(snapshot)
 
+    def difference(self, snapshot: Snapshot) -> _Difference:
+        """What is not as it was admitted."""
+        changed: list[tuple[_Observed, tuple[Any] | None]] = []
+        needs_baseline = False
+        for observed in self.observed:
+            stored = snapshot.get(observed.key)
+            if stored is None:
+                changed.append((observed, None))
+                continue
+            if canonical(stored.value) == observed.canonical:
+                continue
+            try:
+                previous = observed.source.codec.decode(stored.value)
+                equal = canonical(observed.source.codec.stored(previous)) == observed.canonical
+            except Exception:  # whatever the codec of today makes of a value of yesterday
+                needs_baseline = True
+                continue
+            if not equal:
+                changed.append((observed, (previous,)))
+        gone = self.gone(snapshot)
+        farewells = {key: text for key in gone if (text := snapshot[key].removed) is not None}
+        return _Difference(changed, farewells, needs_baseline or len(farewells) < len(gone))
+
     def replacement(self, snapshot: Snapshot) -> Replacement:
         missed = self.incomplete and bool(self.absent(snapshot))
         reasons = {
             key: reason for key, reason in self.unavailable.items() if key in snapshot or (missed and key not in self.known)
         }
         if reasons:
-            return ReplacementBlocked(reasons=reasons)
+            return ReplacementBlocked(reasons=reasons, meanwhile=self.difference(snapshot).update(snapshot))
         return ReplacementReady(baseline=self.baseline(), snapshot=self.snapshot())
 
     def baseline(self) -> str:
-        return _BLANK_LINE.join(observed.baseline() for observed in self.observed)
+        return _joined([observed.baseline() for observed in self.observed])
 
     def snapshot(self) -> dict[str, SnapshotEntry]:
-        return advance({}, {observed.key: observed.entry() for observed in self.observed}, ())
+        return _advanced({}, {observed.key: observed.entry() for observed in self.observed}, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """What to tell: `changed` sources in order with what each was before, `farewells` of those that are gone, by key.
+
+    `needs_baseline`: there is also something that only a fresh baseline can tell.
+    """
+
+    changed: list[tuple[_Observed, tuple[Any] | None]]
+    farewells: dict[str, str]
+    needs_baseline: bool
+
+    def update(self, snapshot: Snapshot) -> Updated | None:
+        """The update that tells it, or None when there is nothing to tell."""
+        if not self.changed and not self.farewells:
+            return None
+        texts = [observed.baseline() if before is None else observed.update(before[0]) for observed, before in self.changed]
+        entries = {observed.key: observed.entry() for observed, _ in self.changed}
+        gone = tuple(self.farewells)
+        return Updated(
+            text=_joined([*texts, *self.farewells.values()]),
+            snapshot=_advanced(snapshot, entries, gone),
+            entries=entries,
+            dropped=gone,
+        )
+
+
+def _joined(texts: list[str]) -> str:
+    text = _BLANK_LINE.join(texts)
+    _check_size("text", len(msgspec.json.encode(text)))
+    return text
+
+
+def _advanced(snapshot: Snapshot, entries: Snapshot, gone: tuple[str, ...]) -> dict[str, SnapshotEntry]:
+    advanced = advance(snapshot, entries, gone)
+    _check_size("snapshot", len(msgspec.json.encode(advanced)))
+    return advanced
+
+
+def _check_size(what: str, size: int) -> None:
+    if size > MAX_TOTAL_BYTES:
+        raise OversizedRenderingError(
+            f"The System Context is too large: its {what} has {size} bytes as JSON, and at most {MAX_TOTAL_BYTES} are kept. "
+            "Its sources have to say less."
+        )

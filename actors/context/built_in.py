@@ -83,10 +83,15 @@ def register_built_in(
     async def environment(location: Location) -> SystemContext:
         return SystemContext.make(environment_source(location, blocking))
 
+    today = SystemContext.make(date_source(now_ms))
+
+    async def this_day(_: Location) -> SystemContext:
+        return today
+
     return (
-        registry.register(date_source(now_ms)),
-        registry.produce(ENVIRONMENT_KEY, environment),
-        registry.produce(INSTRUCTIONS_KEY, instructions.produce),
+        registry.reserve(DATE_KEY, this_day),
+        registry.reserve(ENVIRONMENT_KEY, environment),
+        registry.reserve(INSTRUCTIONS_KEY, instructions.produce),
     )
 
 

@@ -1,22 +1,29 @@
 """Files of instructions and skills: found through links, read without following any, bounded in size.
 
 Rules:
-- A file that is not there, is no regular file, or leads out of its root is absent. Everything else that keeps it from being
-  found or read is a `FileTrouble`: the caller decides what that means.
+- A file that is not there, is no regular file, or leads out of its root is absent. That holds for a link that leads nowhere or
+  round in a circle, too, and for pipes, sockets, devices and folders of that name: they are never opened.
+- Everything else that keeps a file from being found or read is a `FileTrouble`, which says what would help: the caller decides
+  what that means.
 - A file is found first and read later; one that is gone by then is trouble, not absence.
 - Text is UTF-8 with replacement, without control characters, and cut at a limit. All of this blocks.
 """
 
 from __future__ import annotations
 
+import errno
 import heapq
 import os
 import stat
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..tools.capture import clean
 from ..tools.confinement import Confinement, Place
 from ..tools.tool import ToolFailure
+
+_NOWHERE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
+"""A path with these does not lead to anything."""
+_ADVICE: Final = "Make it readable or take it away."
 
 
 class FileTrouble(Exception):
@@ -39,10 +46,12 @@ def find_file(path: str, root: str | None) -> Place | None:
         else:
             place = Confinement(root).resolve(path)
         ordinary = stat.S_ISREG(os.stat(place.path).st_mode)
-    except (FileNotFoundError, NotADirectoryError, ToolFailure):
+    except ToolFailure:
         return None
     except OSError as error:
-        raise FileTrouble(f"{path} cannot be looked at: {error.strerror}") from error
+        if error.errno in _NOWHERE:
+            return None
+        raise FileTrouble(f"{path} cannot be looked at ({error.strerror}). {_ADVICE}") from error
     return place if ordinary else None
 
 
@@ -51,12 +60,12 @@ def read_file(place: Place, limit: int) -> FileText:
     try:
         with Confinement(place.root).open(place) as opened:
             if opened.is_directory:
-                raise FileTrouble(f"{place.path} is a folder now")
+                raise FileTrouble(f"{place.path} is a folder now.")
             data = b""
             while len(data) <= limit and (piece := os.read(opened.fd, limit + 1 - len(data))):
                 data += piece
     except ToolFailure as failure:
-        raise FileTrouble(f"{place.path} cannot be read: {failure}") from failure
+        raise FileTrouble(f"{place.path} cannot be read: {failure} {_ADVICE}") from failure
     cut = len(data) > limit
     return FileText(clean(data[:limit].decode("utf-8-sig", "ignore" if cut else "replace")), cut)
 
@@ -66,7 +75,7 @@ def list_folder(path: str, limit: int) -> list[str]:
     try:
         with os.scandir(path) as entries:
             return heapq.nsmallest(limit, (entry.name for entry in entries))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
     except OSError as error:
-        raise FileTrouble(f"{path} cannot be listed: {error.strerror}") from error
+        if error.errno in _NOWHERE:
+            return []
+        raise FileTrouble(f"{path} cannot be listed ({error.strerror}). {_ADVICE}") from error

@@ -8,7 +8,8 @@ Rules (seed, "instruction service"; reference 7.1):
 - A missing file is absent. One that cannot be looked at, or is gone between finding and reading, makes the whole set
   unavailable for this boundary.
 - Nearby instructions lie between a path that was read and the location, whose own file and those above are told already.
-- Sizes are bounded: of a file its first `MAX_BYTES`, of a location its nearest `MAX_FILES`.
+- Sizes are bounded: of a file its first `MAX_BYTES`, of a location its nearest `MAX_FILES`, of all together the first
+  `MAX_TOTAL_BYTES`. What is cut says so.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ MAX_BYTES: Final = 64 * 1024
 """Of one file."""
 MAX_FILES: Final = 16
 """Of one location, the global one not counted; of one path that was read."""
+MAX_TOTAL_BYTES: Final = 384 * 1024
+"""Of one location with the global one; of one path that was read. However it is encoded, a source may hold that much."""
 
 
 class Instruction(Value):
@@ -107,8 +110,13 @@ class Instructions:
 
 def read_instructions(places: Iterable[Place]) -> tuple[Instruction, ...]:
     """What stands in files that were found. Blocks. Raises `FileTrouble` when one of them is gone or cannot be read."""
-    read = ((place, read_file(place, MAX_BYTES)) for place in places)
-    return tuple(Instruction(path=well_formed(place.path), content=file.text, cut=file.cut) for place, file in read)
+    found: list[Instruction] = []
+    left = MAX_TOTAL_BYTES
+    for place in places:
+        file = read_file(place, min(MAX_BYTES, left))
+        left = max(left - len(file.text.encode()), 0)  # a byte that is no text may become a longer character
+        found.append(Instruction(path=well_formed(place.path), content=file.text, cut=file.cut))
+    return tuple(found)
 
 
 def render_nearby(found: Iterable[Instruction]) -> str:
@@ -138,9 +146,13 @@ def _render(found: Iterable[Instruction]) -> str:
 
 
 def _render_one(one: Instruction) -> str:
-    body = one.content.strip("\n") if one.content.strip() else "(The file is empty.)"
-    ending = f"\n(Only the first {MAX_BYTES // 1024} KiB of this file are shown.)" if one.cut else ""
-    return f"## Instructions in {one.path}\n\n{body}{ending}"
+    body = one.content.strip("\n")
+    if one.cut:
+        shown = round(len(one.content.encode()) / 1024)
+        body += f"\n(Only the first {shown} KiB of this file are shown.)" if shown else "(There is no room left for this file.)"
+    elif not one.content.strip():
+        body = "(The file is empty.)"
+    return f"## Instructions in {one.path}\n\n{body}"
 
 
 def _project(directory: str) -> Project:

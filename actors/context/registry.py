@@ -3,6 +3,8 @@
 Rules (seed, "System Context Registry"; reference 4.3):
 - Contributions have stable keys and are scoped: to sessions of one location, or to all of them. A key that is taken in an
   overlapping scope is refused. Closing is immediate: its sources are gone at the next boundary.
+- `core/` and `api/` belong to the runtime: it reserves its own contributions there, and others are refused, at registration or,
+  for the sources that a producer names, when they are loaded.
 - Producers run all at the same time and are combined in ascending key order, whatever the order of registration or of
   answers. What a session adds of its own (skills of its agent, its entries) follows in the order given.
 - A producer that raises or gives no answer in time counts as unavailable; nothing of what it told before is taken for gone.
@@ -15,14 +17,14 @@ import os.path
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, cast
 
 import trio
 
 from ...protocol.values.location import Location
 from .algebra import SystemContext
 from .observing import Observing, Unavailable
-from .source import ContextKeyError, ContextSource, check_key
+from .source import ContextKeyError, ContextSource, check_contributed, check_key, is_reserved
 
 T = TypeVar("T")
 
@@ -61,7 +63,8 @@ class SystemContextRegistry:
     def register(self, source: ContextSource[T], *, location: str | None = None) -> Contribution:
         """Contribute one source under its own key, from the next boundary on.
 
-        `location` (an absolute directory) confines it to sessions there. Raises `ContextKeyError` when the key is taken.
+        `location` (an absolute directory) confines it to sessions there. Raises `ContextKeyError` when the key is taken or
+        reserved.
         """
         context = SystemContext.make(source)
 
@@ -72,7 +75,15 @@ class SystemContextRegistry:
 
     def produce(self, key: str, producer: Producer, *, location: str | None = None) -> Contribution:
         """Contribute whatever sources `producer` names at each boundary. Raises `ContextKeyError` as `register` does."""
+        check_contributed(key)
+        return self._contribute(key, producer, location)
+
+    def reserve(self, key: str, producer: Producer) -> Contribution:
+        """Contribute for the runtime itself, in a namespace that is refused to others. Raises `ContextKeyError`."""
         check_key(key)
+        return self._contribute(key, producer, None)
+
+    def _contribute(self, key: str, producer: Producer, location: str | None) -> Contribution:
         scope = None if location is None else os.path.normpath(location)
         for other in self._contributions:
             if other.key == key and (scope is None or other.location is None or other.location == scope):
@@ -82,10 +93,11 @@ class SystemContextRegistry:
     async def load(self, location: Location, observing: Observing, *, own: Sequence[OwnProducer] = ()) -> SystemContext:
         """The System Context of one boundary: the contributions for `location`, then `own` in the order given.
 
-        Raises `ContextKeyError` when two producers name the same source. Cancelling it cancels the producers.
+        Raises `ContextKeyError` when two producers name the same source, or a contributed one a source of the runtime.
+        Cancelling it cancels the producers.
         """
         chosen = self._contributions_for(location)
-        producers: list[OwnProducer] = [(one.key, partial(one.producer, location)) for one in chosen]
+        producers: list[OwnProducer] = [(one.key, partial(_produced, one, location)) for one in chosen]
         producers.extend(own)
         contexts = [SystemContext.empty] * len(producers)
 
@@ -99,6 +111,10 @@ class SystemContextRegistry:
         async with trio.open_nursery() as nursery:
             for index, (key, producer) in enumerate(producers):
                 nursery.start_soon(produce, index, key, producer)
+        for contribution, context in zip(chosen, contexts, strict=False):
+            if not is_reserved(contribution.key):
+                for key in context.keys:
+                    check_contributed(key)
         return SystemContext.combine(*contexts)
 
     def _contributions_for(self, location: Location) -> list[Contribution]:
@@ -108,3 +124,10 @@ class SystemContextRegistry:
 
     def statistics(self) -> dict[str, int]:
         return {"context_contributions": len(self._contributions)}
+
+
+async def _produced(contribution: Contribution, location: Location) -> SystemContext:
+    produced = await contribution.producer(location)
+    if not isinstance(cast("object", produced), SystemContext):
+        raise TypeError(f"the producer gave {type(produced).__name__}, no SystemContext")
+    return produced

@@ -7,7 +7,7 @@ Rules (seed, "available-skill guidance"; reference 7.2):
   told by `load` alone, behind the permission check of the `skill` tool. It is absent when the agent may use no skill at all.
 - A skill that is gone, or that this program may not read, is not there. A folder that cannot be listed makes the guidance
   unavailable for this boundary.
-- Number and sizes are bounded.
+- Number and sizes are bounded, one by one and together.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ MAX_DESCRIPTION: Final = 1_024
 """Characters of a description that are told."""
 MAX_SKILLS: Final = 200
 """Of one folder of skills."""
+MAX_LISTED_BYTES: Final = 512 * 1024
+"""Of all names and descriptions that are told, as JSON; by name, the last ones are left out."""
 MAX_FILES: Final = 10
 """Supporting files that are named with a skill."""
 
@@ -94,7 +96,7 @@ class Skills:
             skills = await self.listed(location)
         except FileTrouble as trouble:
             return SystemContext.make(_source(Unavailable(str(trouble))))
-        listed = tuple(skill for skill in skills if skill.description and permitted(skill.name))
+        listed = tuple(_fitting(skill for skill in skills if skill.description and permitted(skill.name)))
         if not listed and not permitted("*"):
             return SystemContext.empty
         return SystemContext.make(_source(listed))
@@ -157,6 +159,16 @@ def render_skill(skill: Skill) -> str:
         names = "\n".join(f"- {name}" for name in skill.files)
         parts.append(f"Files in that folder (there may be more):\n{names}")
     return "\n\n".join(parts)
+
+
+def _fitting(skills: Iterable[SkillSummary]) -> Iterable[SkillSummary]:
+    left = MAX_LISTED_BYTES
+    for skill in skills:
+        left -= len(msgspec.json.encode(skill)) + 1
+        if left < 0:
+            _log.warning("there are too many skills to tell them all", first_left_out=skill.name)
+            return
+        yield skill
 
 
 def _scan(folder: str, root: str | None) -> dict[str, _Found]:
