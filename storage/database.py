@@ -7,6 +7,7 @@ Rules:
   transaction and stops writing.
 - The generation names the store's history. It changes when the database file turns out to be a copy: its inode is another
   one, or a backup marked it (ruling C11).
+- What an ended process left of copies that were not whole is deleted before anything else is written.
 - Read-only openers take no ownership and change nothing (ruling B12).
 """
 
@@ -20,6 +21,7 @@ import apsw
 
 from ..protocol.values import Generation
 from ..protocol.values.errors import StorageUnavailableError, StoreUnsuitableError
+from . import removal
 from .connections import BUSY_TIMEOUT_MS, Synchronous, check_library, connect_reader, connect_writer
 from .ownership import Owner, Ownership, acquire, check_file_system
 from .reader import Reader
@@ -76,6 +78,7 @@ class Database:
             try:
                 migrate(connection, resolved, load_migrations(), now_ms())
                 generation, fence = _enter(connection, resolved, owner, now_ms(), new_generation)
+                _sweep(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -160,6 +163,15 @@ def _make_private(path: Path) -> None:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE))
     if path.stat().st_mode & 0o177:
         path.chmod(MODE)
+
+
+def _sweep(connection: Connection) -> None:
+    """Delete what an ended process has left of copies that were not whole."""
+    with connection:
+        cursor = connection.cursor()
+        for session_id in removal.hidden(cursor):
+            while removal.sweep(cursor, session_id):
+                pass
 
 
 def _enter(

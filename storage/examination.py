@@ -27,6 +27,7 @@ _BACKUP: Final = "Keep a copy of the file and restore the last backup."
 _REBUILD: Final = "`steerway doctor --fix` builds the projections anew from the log."
 _DEFECT: Final = "A defect of the runtime; report it with the events of the session (`steerway events`)."
 _SETTLE: Final = "The runtime settles it when it starts, and so does `steerway doctor --fix`."
+_SWEEP: Final = "Nobody sees it. The runtime deletes it when it starts, and so does `steerway doctor --fix`."
 _STALE: Final = "Harmless; `steerway doctor --fix` drops it."
 _RESTART: Final = "Restart the runtime; a reader that never ends, or no idle moment, keeps the log from being truncated."
 _PRIVATE: Final = "`chmod 600` it."
@@ -49,6 +50,7 @@ class Examination:
             ("references", self._references),
             ("sequences", self._sequences),
             ("events", self._logs),
+            ("unfinished", self._hidden),
             ("text", self._text),
             ("checkpoints", self._checkpoints),
             ("tombstones", self._tombstones),
@@ -66,7 +68,7 @@ class Examination:
             sqlite=apsw.sqlite_lib_version(),
             owned=self._owned,
             compared=compared,
-            sessions=self._one("SELECT count(*) FROM session", 0),
+            sessions=self._one("SELECT count(*) FROM session WHERE hidden = 0", 0),
             events=self._one("SELECT count(*) FROM event", 0),
             file_bytes=self._path.stat().st_size,
             wal_bytes=self._wal_bytes(),
@@ -139,6 +141,11 @@ class Examination:
         if left and not self._owned:
             self._find("warning", "unfinished", session_id, "; ".join(left), _SETTLE)
 
+    def _hidden(self) -> None:
+        if not self._owned:
+            for (session_id,) in self._rows("SELECT id FROM session WHERE hidden = 1 ORDER BY id"):
+                self._find("warning", "unfinished", session_id, "is a fork whose history was not copied to its end", _SWEEP)
+
     # --- what is made of it ---------------------------------------------------------------------------------------
 
     def _text(self) -> None:
@@ -206,11 +213,12 @@ _SIZES = "SELECT name, sum(pgsize) AS size FROM dbstat GROUP BY name ORDER BY si
 _TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql LIKE '%STRICT%' ORDER BY name"
 _EVENTS = (
     "SELECT e.session, s.id, e.seq, e.type, e.created, e.body FROM event e LEFT JOIN session s ON s.key = e.session"
-    " ORDER BY e.session, e.seq"
+    " WHERE s.hidden IS NOT 1 ORDER BY e.session, e.seq"
 )
 _SEQUENCES = (
     "SELECT s.id, s.head, count(e.seq), min(e.seq), max(e.seq) FROM session s LEFT JOIN event e ON e.session = s.key"
-    " GROUP BY s.key HAVING count(e.seq) <> s.head OR min(e.seq) IS NOT 1 OR max(e.seq) IS NOT s.head ORDER BY s.id"
+    " WHERE s.hidden = 0 GROUP BY s.key HAVING count(e.seq) <> s.head OR min(e.seq) IS NOT 1"
+    " OR max(e.seq) IS NOT s.head ORDER BY s.id"
 )
 _LOST = (
     "SELECT 'inbox', id FROM inbox WHERE session NOT IN (SELECT key FROM session) UNION ALL"

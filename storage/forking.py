@@ -7,13 +7,14 @@ Rules:
 - It is no child in the sense of `parent_id`: a conversation of its own, that stays when its origin is removed. Its first
   event takes title and metadata as they are now; agent and model follow from the copied switches.
 - The baseline and the snapshot of its Context Epoch are its origin's, verbatim; it works where its origin worked then.
+- All of it is told event by event; `copying` brings a long log over in steps.
 - Copied events keep their times; events of a type that is not known cannot be renamed and stay behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import msgspec
 
@@ -77,67 +78,88 @@ class NewIds(Protocol):
     def question(self) -> RequestId: ...
 
 
-class Copied(NamedTuple):
-    """One event of the child: its new id, the time of the original, its data under new ids."""
+class Survey:
+    """What has to be known of a log before any of it is copied: where the copy ends, and what led to nothing.
 
-    id: EventId
-    created: int
-    data: EventData
-
-
-def fork(
-    origin: Session, log: Sequence[Event], *, before: MessageId | None, ids: NewIds, created: int, title: str | None
-) -> list[Copied]:
-    """All events of the child, from its creation to `session.forked`. `log` is the origin's whole log, `created` now.
-
-    Raises `MessageNotFoundError` when the origin's history has no message `before`.
+    It is given the events of the log in order, and keeps only ids.
     """
-    settled = settled_events(log, before)
-    first = log[0].data
+
+    def __init__(self, before: MessageId | None) -> None:
+        self._before = before
+        self._met = False
+        self._turn: MessageId | None = None
+        self._used: dict[str, int] = {}
+        """Where an input was delivered, or a request ended."""
+        self.upto = 0
+        """Sequence of the last event that a fork may have."""
+
+    def take(self, event: Event) -> bool:
+        """The next event; False when what follows it does not matter."""
+        if self._before is not None and _shown(event.data) == self._before:
+            self._met = True
+            return False
+        seq = event.seq or 0
+        match event.data:
+            case TurnStarted(assistant_message_id=turn) | CompactionStarted(message_id=turn):
+                self._turn = turn
+            case TurnCompleted() | TurnFailed() | TurnInterrupted() | CompactionCompleted() | CompactionFailed():
+                self._turn = None
+            case _:
+                pass
+        match event.data:
+            case PromptPromoted(message_id=id) | SessionMoved(message_id=id) | CompactionStarted(message_id=id):
+                self._used.setdefault(id, seq)
+            case PermissionReplied(request_id=id) | QuestionReplied(request_id=id) | QuestionRejected(request_id=id):
+                self._used.setdefault(id, seq)
+            case _:
+                pass
+        if self._turn is None:
+            self.upto = seq
+        return True
+
+    def check(self) -> None:
+        """The log is at its end. Raises `MessageNotFoundError` when it had no message `before`."""
+        if self._before is not None and not self._met:
+            raise MessageNotFoundError(f"The session has no message {self._before!r}.", message_id=self._before)
+
+    def keeps(self, event: Event) -> bool:
+        """Whether an event up to `upto` is the child's history too.
+
+        Not its origin's creation, names and forking, nor prompts and requests that led to nothing.
+        """
+        match event.data:
+            case SessionCreated() | SessionUpdated() | SessionForked() | PromptWithdrawn() | ControlWithdrawn() | UnknownData():
+                return False
+            case PromptAdmitted(message_id=id) | PromptRedelivered(message_id=id) | ControlAdmitted(message_id=id):
+                return self._is_used(id)
+            case PermissionAsked(request_id=id) | QuestionAsked(request_id=id):
+                return self._is_used(id)
+            case _:
+                return True
+
+    def _is_used(self, id: str) -> bool:
+        return self._used.get(id, self.upto + 1) <= self.upto
+
+
+def beginning(origin: Session, first: EventData, title: str | None) -> SessionCreated:
+    """The child's first event. `first` is the origin's, `origin` the session as it is now."""
     assert isinstance(first, SessionCreated)
-    beginning = SessionCreated(
+    return SessionCreated(
         title=origin.title if title is None else title,
         location=first.location,
         agent=first.agent,
         model=first.model,
         metadata=origin.metadata,
     )
-    rename = _Renaming(ids)
-    history = enumerate(_history(settled), 1)
-    copies = [Copied(ids.event(), event.created, _placed(rename(event.data), seq)) for seq, event in history]
-    end = SessionForked(parent_id=origin.id, parent_seq=len(settled), before=before)
-    return [Copied(ids.event(), created, beginning), *copies, Copied(ids.event(), created, end)]
 
 
-def _placed(data: EventData, before: int) -> EventData:
+def placed(data: EventData, before: int) -> EventData:
     """The event for its place in the child's log, behind the sequence `before`: a baseline covers what stands before it."""
     match data:
         case EpochStarted():
             return msgspec.structs.replace(data, baseline_seq=before)
         case _:
             return data
-
-
-def settled_events(log: Sequence[Event], before: MessageId | None) -> Sequence[Event]:
-    """The part of a log that a fork may have. Raises `MessageNotFoundError` when there is no message `before`."""
-    upto = 0
-    turn: MessageId | None = None
-    for index, event in enumerate(log):
-        if before is not None and _shown(event.data) == before:
-            break
-        match event.data:
-            case TurnStarted(assistant_message_id=turn) | CompactionStarted(message_id=turn):
-                pass
-            case TurnCompleted() | TurnFailed() | TurnInterrupted() | CompactionCompleted() | CompactionFailed():
-                turn = None
-            case _:
-                pass
-        if turn is None:
-            upto = index + 1
-    else:
-        if before is not None:
-            raise MessageNotFoundError(f"The session has no message {before!r}.", message_id=before)
-    return log[:upto]
 
 
 def _shown(data: EventData) -> MessageId | None:
@@ -153,37 +175,7 @@ def _shown(data: EventData) -> MessageId | None:
             return None
 
 
-def _history(events: Iterable[Event]) -> list[Event]:
-    """Without what is the origin's own: its creation and names, its forking, prompts and requests that led to nothing."""
-    promoted: set[MessageId] = set()
-    ended: set[RequestId] = set()
-    for event in events:
-        match event.data:
-            case PromptPromoted(message_id=id) | SessionMoved(message_id=id) | CompactionStarted(message_id=id):
-                promoted.add(id)
-            case PermissionReplied(request_id=request) | QuestionReplied(request_id=request):
-                ended.add(request)
-            case QuestionRejected(request_id=request):
-                ended.add(request)
-            case _:
-                pass
-    kept: list[Event] = []
-    for event in events:
-        match event.data:
-            case SessionCreated() | SessionUpdated() | SessionForked() | PromptWithdrawn() | ControlWithdrawn() | UnknownData():
-                continue
-            case PromptAdmitted(message_id=id) | PromptRedelivered(message_id=id) if id not in promoted:
-                continue
-            case ControlAdmitted(message_id=id) if id not in promoted:
-                continue
-            case PermissionAsked(request_id=request) | QuestionAsked(request_id=request) if request not in ended:
-                continue
-            case _:
-                kept.append(event)
-    return kept
-
-
-class _Renaming:
+class Renaming:
     """Gives every id of the origin one new id."""
 
     def __init__(self, ids: NewIds) -> None:

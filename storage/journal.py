@@ -40,7 +40,6 @@ from ..protocol.values.question import QuestionRequest
 from ..protocol.values.session import PromptOutcome
 from . import approvals, attempts, entries, epochs, fragments, history, inbox, managed, messages, removal, requests, sessions
 from .epochs import EpochRecord
-from .forking import NewIds, fork
 from .history import Mark, Stretch
 from .keys import Keys, SessionKey
 from .leftovers import Unfinished, unfinished
@@ -51,7 +50,6 @@ from .statements import Cursor
 
 T = TypeVar("T")
 
-_LOG = "SELECT body FROM event WHERE session = (SELECT key FROM session WHERE id = ?) ORDER BY seq"
 INSERT_EVENT = "INSERT INTO event (session, seq, type, created, body) VALUES (?, ?, ?, ?, ?)"
 
 
@@ -76,7 +74,7 @@ class StoredEvent(NamedTuple):
 class Transaction:
     """What one member of a group commit reads and writes. Made by the `Writer`, ended by it."""
 
-    __slots__ = ("_cursor", "_keys", "_unclaimed", "dirty", "ended", "events", "failure", "others", "savepoint")
+    __slots__ = ("_cursor", "_keys", "_unclaimed", "dirty", "ended", "events", "failure", "others", "savepoint", "told")
 
     def __init__(self, cursor: Cursor, keys: Keys, *, savepoint: bool) -> None:
         self._cursor = cursor
@@ -90,6 +88,8 @@ class Transaction:
         self.events: list[StoredEvent] = []
         self.others: list[tuple[int, Callable[[Cursor, Keys], object]]] = []
         """What it wrote that is no event, each behind so many events; repeatable, like the events themselves."""
+        self.told: list[StoredEvent] = []
+        """Events that were committed unseen, and are sent to who watches before those of this transaction."""
         self.failure: Exception | None = None
         """The error of an append, which fails the member whatever its work makes of it."""
 
@@ -206,27 +206,44 @@ class Transaction:
 
         return self.write(work)
 
-    def fork(
-        self,
-        parent_id: SessionId,
-        child_id: SessionId,
-        *,
-        ids: NewIds,
-        created: int,
-        before: MessageId | None = None,
-        title: str | None = None,
-    ) -> SessionRecord:
-        """Make a session with the settled history of another, up to (and without) the message `before`; returns it.
+    def copy(self, session_id: SessionId, events: Sequence[NewEvent], *, hidden: bool) -> list[StoredEvent]:
+        """Append history that was copied from elsewhere: logged and projected as any, but nobody who watches is sent it.
 
-        Takes as long as the history is. The title is the origin's unless one is given.
-        Raises `SessionNotFoundError`, `MessageNotFoundError`, or `ConflictError` when the child's id is taken.
+        `hidden`: more of it follows; nobody sees the session until `reveal`, and one that stays so is swept.
+        Raises what `append` raises.
         """
-        origin = self.session(parent_id).session
-        rows = self._cursor.execute(_LOG, (parent_id,)).fetchall()
-        log = [decode_event(row[0]) for row in rows]
-        copies = fork(origin, log, before=before, ids=ids, created=created, title=title)
-        self.append(child_id, [NewEvent(*copy) for copy in copies])
-        return self.session(child_id)
+
+        def work(cursor: Cursor, keys: Keys) -> list[StoredEvent]:
+            part = Transaction(cursor, keys, savepoint=False)
+            part.dirty = True
+            stored = part.append(session_id, events)
+            if hidden:
+                session = keys.session(session_id)
+                assert session is not None
+                sessions.hide(cursor, session.key, hidden=True)
+            return stored
+
+        return self.write(work)
+
+    def reveal(self, session_id: SessionId, first: StoredEvent) -> None:
+        """A copied history is whole: everybody may see the session, and who watches is sent its `first` event."""
+
+        def work(cursor: Cursor, keys: Keys) -> None:
+            session = keys.session(session_id)
+            assert session is not None
+            sessions.hide(cursor, session.key, hidden=False)
+
+        self.write(work)
+        self.told.append(first)
+
+    def sweep(self, session_id: SessionId) -> bool:
+        """Delete a bounded part of what belongs to a hidden session; True while there is more."""
+
+        def work(cursor: Cursor, keys: Keys) -> bool:
+            keys.forget()
+            return removal.sweep(cursor, session_id)
+
+        return self.write(work)
 
     def write(self, work: Callable[[Cursor, Keys], T]) -> T:
         """Write something that is no event. `work(cursor, keys)` can be repeated after a rollback, with the same result."""

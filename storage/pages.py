@@ -59,7 +59,7 @@ def sessions_page(cursor: Cursor, query: ListSessions) -> Page[Session]:
                     "SELECT",
                     sessions.COLUMNS,
                     "FROM session",
-                    "WHERE " + " AND ".join(every) if every else "",
+                    "WHERE " + " AND ".join(every),
                     "ORDER BY created, id" if ascending else "ORDER BY created DESC, id DESC",
                     "LIMIT ?",
                 )
@@ -93,7 +93,7 @@ def messages_page(cursor: Cursor, query: ListMessages) -> Page[Message]:
 
     Raises `SessionNotFoundError`, `InvalidRequestError` (limit) or `InvalidCursorError`.
     """
-    rows = cursor.execute("SELECT key FROM session WHERE id = ?", (query.session_id,)).fetchall()
+    rows = cursor.execute("SELECT key FROM session WHERE id = ? AND hidden = 0", (query.session_id,)).fetchall()
     if not rows:
         raise sessions.not_found(query.session_id)
     key = rows[0][0]
@@ -176,7 +176,7 @@ def _window(
 
 
 def _filters(place: SessionsCursor) -> tuple[list[str], list[str]]:
-    clauses: list[str] = []
+    clauses = ["hidden = 0"]
     bindings: list[str] = []
     if place.directory is not None:
         clauses.append("directory = ?")

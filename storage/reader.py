@@ -75,7 +75,7 @@ class Reader:
 
     def head(self, session_id: SessionId) -> int:
         """Sequence of the session's last event. Raises `SessionNotFoundError`."""
-        rows = self._cursor.execute("SELECT head FROM session WHERE id = ?", (session_id,)).fetchall()
+        rows = self._cursor.execute("SELECT head FROM session WHERE id = ? AND hidden = 0", (session_id,)).fetchall()
         if not rows:
             raise sessions.not_found(session_id)
         return rows[0][0]

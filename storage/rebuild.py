@@ -2,6 +2,7 @@
 
 Integer keys are not compared, since removing sessions may hand them out again; wherever one refers to a row, the row's text
 id stands for it. Checkpoints, approvals, tombstones, `store` and `migration` are not projections (ruling B3).
+Hidden sessions, whose log is only partly there, are left out.
 """
 
 from __future__ import annotations
@@ -18,28 +19,33 @@ from .statements import Connection, Cursor
 
 PROJECTIONS: Final = {
     "session": "SELECT id, title, directory, parent_id, agent, model, metadata, budget, created, updated, head, revision,"
-    " unanswered_seq, compacted_seq, cost, input, output, reasoning, cache_read, cache_write FROM session ORDER BY id",
-    "session_title": "SELECT s.id, t.sz FROM session_title_docsize t LEFT JOIN session s ON s.key = t.id ORDER BY s.id",
+    " unanswered_seq, compacted_seq, cost, input, output, reasoning, cache_read, cache_write FROM session"
+    " WHERE hidden = 0 ORDER BY id",
+    "session_title": "SELECT s.id, t.sz FROM session_title_docsize t LEFT JOIN session s ON s.key = t.id"
+    " WHERE s.hidden IS NOT 1 ORDER BY s.id",
     "inbox": "SELECT i.id, s.id, i.kind, i.delivery, i.admitted_seq, i.promoted_seq, i.withdrawn_seq"
-    " FROM inbox i JOIN session s ON s.key = i.session ORDER BY i.id",
+    " FROM inbox i JOIN session s ON s.key = i.session AND s.hidden = 0 ORDER BY i.id",
     "context_epoch": "SELECT s.id, c.baseline, c.snapshot, c.baseline_seq, c.revision, c.reason, c.stale"
-    " FROM context_epoch c JOIN session s ON s.key = c.session ORDER BY s.id",
+    " FROM context_epoch c JOIN session s ON s.key = c.session AND s.hidden = 0 ORDER BY s.id",
     "message": "SELECT m.id, s.id, m.seq, m.kind, m.open, m.body FROM message m JOIN session s ON s.key = m.session"
-    " ORDER BY m.id",
+    " WHERE s.hidden = 0 ORDER BY m.id",
     "message_part": "SELECT m.id, s.id, p.id, p.kind, p.open, p.body FROM message_part p JOIN message m ON m.key = p.message"
-    " LEFT JOIN session s ON s.key = p.session"
-    " ORDER BY m.id, p.key",
+    " LEFT JOIN session s ON s.key = p.session WHERE s.hidden IS NOT 1 ORDER BY m.id, p.key",
     "attempt": "SELECT m.id, a.number, s.id, a.started_seq, a.ended_seq, a.outcome FROM attempt a"
-    " JOIN message m ON m.key = a.message JOIN session s ON s.key = a.session ORDER BY m.id, a.number",
+    " JOIN message m ON m.key = a.message JOIN session s ON s.key = a.session AND s.hidden = 0 ORDER BY m.id, a.number",
     "permission_request": "SELECT r.id, s.id, m.id, r.call, r.asked_seq, r.ended_seq, r.reply FROM permission_request r"
-    " JOIN session s ON s.key = r.session JOIN message m ON m.key = r.message ORDER BY r.id",
+    " JOIN session s ON s.key = r.session AND s.hidden = 0 JOIN message m ON m.key = r.message ORDER BY r.id",
     "question_request": "SELECT r.id, s.id, m.id, r.call, r.asked_seq, r.ended_seq, r.reply FROM question_request r"
-    " JOIN session s ON s.key = r.session JOIN message m ON m.key = r.message ORDER BY r.id",
-    "managed_output": "SELECT s.id, o.path FROM managed_output o JOIN session s ON s.key = o.session ORDER BY s.id, o.path",
+    " JOIN session s ON s.key = r.session AND s.hidden = 0 JOIN message m ON m.key = r.message ORDER BY r.id",
+    "managed_output": "SELECT s.id, o.path FROM managed_output o JOIN session s ON s.key = o.session"
+    " WHERE s.hidden = 0 ORDER BY s.id, o.path",
 }
 """Every projection with the query that shows it without its keys."""
 
-_EVENTS = "SELECT s.id, e.seq, e.type, e.created, e.body FROM event e JOIN session s ON s.key = e.session ORDER BY e.id"
+_EVENTS = (
+    "SELECT s.id, e.seq, e.type, e.created, e.body FROM event e JOIN session s ON s.key = e.session"
+    " WHERE s.hidden = 0 ORDER BY e.id"
+)
 
 
 class Difference(NamedTuple):

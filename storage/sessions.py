@@ -16,7 +16,7 @@ COLUMNS = (
 )
 """The columns of a session row in the order `from_row` and `record_from_row` take them; `budget` is the last."""
 
-_SELECT = f"SELECT {COLUMNS} FROM session WHERE id = ?"  # noqa: S608 - put together from a constant
+_SELECT = f"SELECT {COLUMNS} FROM session WHERE id = ? AND hidden = 0"  # noqa: S608 - put together from a constant
 _INSERT = (
     "INSERT INTO session (id, title, directory, parent_id, agent, model, metadata, created, updated, head, revision, cost,"
     " input, output, reasoning, cache_read, cache_write, compacted_seq)"
@@ -165,6 +165,11 @@ def begin_anew(cursor: Cursor, session: int) -> None:
         " cache_write = 0 WHERE key = ?",
         (session,),
     )
+
+
+def hide(cursor: Cursor, session: int, *, hidden: bool) -> None:
+    """Whether nobody may see the session; one that stays hidden is swept."""
+    cursor.execute("UPDATE session SET hidden = ? WHERE key = ?", (int(hidden), session))
 
 
 def mark_unanswered(cursor: Cursor, session: int, seq: int) -> None:

@@ -40,7 +40,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """The member is durable: what its work returned, and the events it appended."""
+    """The member is durable: what its work returned, and the events to publish: those it appended, and was told to tell."""
 
     result: Any
     events: tuple[StoredEvent, ...]
@@ -143,7 +143,7 @@ class Writer:
             self._cursor.execute("RELEASE member")
         if failure is not None:
             return Refused(unavailable(failure) if isinstance(failure, apsw.Error) else failure)
-        return Committed(result, tuple(transaction.events))
+        return Committed(result, (*transaction.told, *transaction.events))
 
     def _undo(self) -> bool:
         """Undo the member that has just failed; True, since the rest of the group stands."""

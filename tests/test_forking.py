@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from steerway.protocol.operations import ListMessages, ListSessions
 from steerway.protocol.values import (
     AssistantMessage,
     CacheTokens,
@@ -40,10 +42,14 @@ from steerway.protocol.values.errors import ConflictError, MessageNotFoundError,
 from steerway.protocol.values.event import PermissionAsked, PermissionReplied, SessionForked, SessionUpdated
 from steerway.protocol.values.ids import RequestId
 from steerway.protocol.values.tool import ManagedOutput, TextContent
+from steerway.storage.copying import Fork
 from steerway.storage.database import Database
+from steerway.storage.doctor import examine
+from steerway.storage.reader import PAGE_ROWS, Reader
 from steerway.storage.rebuild import rebuild_check
 from steerway.storage.writer import Committed, Member
-from support.stores import admitted, append, appending, commit, open_store, promoted, session_created, started
+from support.doctor import assert_healthy
+from support.stores import admitted, append, appending, commit, copy_all, open_store, promoted, raw, session_created, started
 
 S, CHILD, OTHER = (SessionId(f"ses_{name}") for name in ("1", "child", "other"))
 FIRST, SECOND, PENDING, GONE, ANSWER, RUNNING, NOTE = (
@@ -88,8 +94,7 @@ def store(tmp_path: Path) -> Iterator[Database]:
 
 
 def fork(database: Database, child: SessionId = CHILD, origin: SessionId = S, **fields: Any) -> Any:
-    fields = {"ids": IDS, "created": 9_000} | fields
-    return commit(database, lambda transaction: transaction.fork(origin, child, **fields)).session
+    return copy_all(database, Fork(origin, child, ids=IDS, created=9_000, **fields))
 
 
 def history(database: Database, session_id: SessionId) -> tuple[Message, ...]:
@@ -211,9 +216,13 @@ def test_a_fork_stands_when_a_later_member_of_its_group_fails(store: Database) -
         appending(OTHER, session_created())(transaction)
         raise RuntimeError
 
-    answers = store.writer.commit(
-        [Member(lambda transaction: transaction.fork(S, CHILD, ids=IDS, created=9_000)), Member(fail)]
-    )
+    copy = Fork(S, CHILD, ids=IDS, created=9_000)
+    reader = store.open_reader()
+    assert not copy.survey(reader)
+    copy.read(reader)
+    copy.rename()
+    reader.close()
+    answers = store.writer.commit([Member(copy.write), Member(fail)])
     assert [type(answer) is Committed for answer in answers] == [True, False]
     assert nameless(history(store, CHILD)) == nameless(history(store, S))
 
@@ -232,3 +241,154 @@ def test_a_failed_call_and_an_unanswered_request_are_history_too(store: Database
     reader = store.open_reader()
     assert [request.session_id for request in reader.permission_requests()] == [S]
     reader.close()
+
+
+# --- in steps -----------------------------------------------------------------------------------------------------
+
+
+def lengthen(database: Database, notes: int) -> None:
+    for first in range(0, notes, 100):
+        append(
+            database, S, *(SyntheticAdded(message_id=MessageId(f"msg_n{n}"), text="Note.") for n in range(first, first + 100))
+        )
+
+
+@pytest.fixture
+def reader(store: Database) -> Iterator[Reader]:
+    lengthen(store, 1_200)
+    reader = store.open_reader()
+    yield reader
+    reader.close()
+
+
+def begin(database: Database, reader: Reader, copy: Fork) -> None:
+    """The first page of a fork."""
+    while copy.survey(reader):
+        pass
+    copy.read(reader)
+    copy.rename()
+    assert commit(database, copy.write) is None
+
+
+def everything(path: Path) -> dict[str, list[Any]]:
+    tables = [row[0] for row in raw(path, "SELECT name FROM sqlite_schema WHERE type = 'table' AND sql LIKE '%STRICT%'")]
+    return {table: raw(path, f"SELECT * FROM {table} ORDER BY 1") for table in tables if table not in ("store", "migration")}
+
+
+def test_a_long_history_is_copied_a_page_to_a_transaction(store: Database, reader: Reader) -> None:
+    copy = Fork(S, CHILD, ids=IDS, created=9_000)
+    while copy.survey(reader):
+        pass
+    told: list[list[str]] = []
+    heads: list[int] = []
+    child = None
+    while child is None:
+        copy.read(reader)
+        copy.rename()
+        (answer,) = store.writer.commit([Member(copy.write)])
+        assert isinstance(answer, Committed)
+        child = answer.result
+        told.append([stored.type for stored in answer.events])
+        heads.append(commit(store, lambda transaction: transaction.head(CHILD)))
+    assert told == [[], [], ["session.created", "session.forked"]]
+    steps = [head - before for before, head in zip([0, *heads], heads, strict=False)]
+    assert max(steps) <= PAGE_ROWS
+    assert nameless(history(store, CHILD)) == nameless(history(store, S))
+    assert child.session.head == heads[-1]
+
+
+def test_nobody_sees_a_fork_that_is_not_whole(store: Database, reader: Reader) -> None:
+    call = CallId("call_2")
+    asked = RequestId("per_2")
+    append(
+        store,
+        S,
+        started(RUNNING),
+        ToolCalled(assistant_message_id=RUNNING, call_id=call, provider_call_id="y", tool="date", input={}, executed=False),
+        PermissionAsked(request_id=asked, assistant_message_id=RUNNING, call_id=call, action="x", resources=(), save=()),
+        *(TextStarted(assistant_message_id=RUNNING, part_id=PartId(f"prt_t{n}")) for n in range(600)),
+        *(TextEnded(assistant_message_id=RUNNING, part_id=PartId(f"prt_t{n}"), text="") for n in range(600)),
+        PermissionReplied(request_id=asked, reply="once"),
+        ToolSucceeded(assistant_message_id=RUNNING, call_id=call, content=()),
+        completed(RUNNING),
+    )
+    copy = Fork(S, CHILD, ids=IDS, created=9_000)
+    begin(store, reader, copy)
+    open_requests = 0
+    while True:
+        assert [session.id for session in reader.sessions_page(ListSessions()).items] == [S]
+        assert [session.id for session in reader.sessions_page(ListSessions(search="Days")).items] == [S]
+        assert reader.permission_requests() == []
+        for look in (reader.session, reader.head, reader.pending):
+            with pytest.raises(SessionNotFoundError):
+                look(CHILD)
+        with pytest.raises(SessionNotFoundError):
+            reader.messages_page(ListMessages(session_id=CHILD))
+        open_requests += raw(store.path, "SELECT count(*) FROM permission_request WHERE ended_seq IS NULL")[0][0]
+        copy.read(reader)
+        copy.rename()
+        if commit(store, copy.write) is not None:
+            break
+    assert open_requests > 0
+    assert reader.permission_requests() == []
+    assert {session.id for session in reader.sessions_page(ListSessions()).items} == {S, CHILD}
+
+
+def test_what_the_origin_gets_meanwhile_is_not_copied(store: Database, reader: Reader) -> None:
+    copy = Fork(S, CHILD, ids=IDS, created=9_000)
+    length = len(history(store, S))
+    begin(store, reader, copy)
+    append(store, S, admitted(SECOND), promoted(SECOND), SessionUpdated(title="Nights"))
+    child = copy_all(store, copy)
+    assert child.title == "Days"
+    assert len(history(store, CHILD)) == length
+
+
+def test_a_crash_during_a_fork_leaves_nothing(store: Database, reader: Reader, tmp_path: Path) -> None:
+    """The process is killed after the first page: the file is as it stands then, and somebody opens it anew."""
+    before = everything(store.path)
+    begin(store, reader, Fork(S, CHILD, ids=IDS, created=9_000))
+    left = tmp_path / "left.db"
+    shutil.copyfile(store.path, left)
+    shutil.copyfile(f"{store.path}-wal", f"{left}-wal")
+    assert [(finding.check, finding.where) for finding in examine(left).findings if finding.check != "settings"] == [
+        ("unfinished", CHILD)
+    ]
+    open_store(left).close()
+    assert everything(left) == before
+    assert_healthy(left)
+
+
+def test_a_fork_is_healthy_at_every_step(store: Database, reader: Reader) -> None:
+    copy = Fork(S, CHILD, ids=IDS, created=9_000)
+    begin(store, reader, copy)
+    assert_healthy(store.path)
+    steps = 1
+    while commit(store, copy.sweep):
+        assert_healthy(store.path)
+        steps += 1
+    assert steps > 3
+    assert raw(store.path, "SELECT id FROM session") == [(S,)]
+
+
+def test_a_fork_whose_origin_goes_is_given_up_and_swept(store: Database, reader: Reader) -> None:
+    copy = Fork(S, CHILD, ids=IDS, created=9_000)
+    begin(store, reader, copy)
+    commit(store, lambda transaction: transaction.remove(S))
+    with pytest.raises(SessionNotFoundError):
+        copy.read(reader)
+    while commit(store, copy.sweep):
+        pass
+    left = everything(store.path)
+    assert left.pop("tombstone") == [(S,)]
+    assert not any(left.values())
+
+
+def test_sweeping_one_fork_leaves_another_alone(store: Database, reader: Reader) -> None:
+    given_up, other = (Fork(S, id, ids=IDS, created=9_000) for id in (CHILD, OTHER))
+    begin(store, reader, other)
+    begin(store, reader, given_up)
+    while commit(store, given_up.sweep):
+        pass
+    assert copy_all(store, other).id == OTHER
+    assert nameless(history(store, OTHER)) == nameless(history(store, S))

@@ -194,3 +194,13 @@ async def test_an_unknown_session_or_message_is_not_found(tmp_path: Path) -> Non
             with pytest.raises(MessageNotFoundError):
                 await house.sessions.fork(session, before=before)
         assert len((await house.sessions.list()).items) == 2
+
+
+async def test_who_watches_is_told_of_the_fork_and_not_of_what_was_copied(tmp_path: Path) -> None:
+    async with scripted_house(tmp_path, answer(text("One"))) as house:
+        session = await house.session()
+        await house.ask(session, "First")
+        watch = await house.watch()
+        fork = await house.sessions.fork(session)
+        await watch.until(SessionForked)
+        assert [event.type for event in watch.events if event.session_id == fork.id] == ["session.created", "session.forked"]

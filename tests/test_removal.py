@@ -25,10 +25,11 @@ from steerway.protocol.values.errors import ConflictError, SessionNotFoundError
 from steerway.protocol.values.event import PermissionAsked, QuestionAsked
 from steerway.protocol.values.ids import RequestId
 from steerway.protocol.values.tool import ManagedOutput
+from steerway.storage.copying import Fork
 from steerway.storage.database import Database
 from steerway.storage.rebuild import rebuild_check
 from steerway.storage.writer import Committed, Member
-from support.stores import admitted, append, appending, commit, open_store, promoted, raw, session_created, started
+from support.stores import admitted, append, appending, commit, copy_all, open_store, promoted, raw, session_created, started
 
 S, CHILD, GRANDCHILD, OTHER, FORK = (SessionId(f"ses_{name}") for name in ("1", "child", "grandchild", "other", "fork"))
 TABLES = (
@@ -209,7 +210,7 @@ def test_files_go_with_the_last_session_that_names_them(store: Database) -> None
     assert files(S) == ("/outputs/ses_child", "/outputs/shared")
     append(store, S, TurnInterrupted(assistant_message_id=answer, reason="user"))
     ids = IdSource(lambda: 1, bytes)
-    commit(store, lambda transaction: transaction.fork(S, FORK, ids=ids, created=1))
+    copy_all(store, Fork(S, FORK, ids=ids, created=1))
     assert files(S) == ("/outputs/ses_child",)
     remove(store, S)
     assert files(FORK) == ("/outputs/shared",)

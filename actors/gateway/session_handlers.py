@@ -20,9 +20,11 @@ from ...protocol.values.location import Location
 from ...protocol.values.page import Page
 from ...protocol.values.prompt import MAX_PROMPT_BYTES, MAX_PROMPT_JSON_BYTES, Prompt
 from ...protocol.values.session import Session
+from ...storage.copying import Fork
 from ...storage.reader import Reader
 from ..agents import UnknownAgentError
 from ..mailbox import Answer, settled
+from ..session.forking import fork
 from ..session.letters import (
     Admit,
     Attach,
@@ -177,17 +179,14 @@ class SessionHandlers:
         if params.before is not None:
             check_id(params.before, "msg_", "before")
         services = self._services
-        child_id = services.ids.session()
-
-        async def fork() -> Session:
-            record = await services.storage.commit(
-                lambda transaction: transaction.fork(
-                    params.session_id, child_id, before=params.before, ids=services.ids, created=services.now_ms()
-                )
-            )
-            return record.session
-
-        return in_task(peer, fork)
+        copy = Fork(
+            params.session_id,
+            services.ids.session(),
+            ids=services.ids,
+            created=services.now_ms(),
+            before=params.before,
+        )
+        return in_task(peer, partial(fork, services, copy))
 
     def _get(self, params: op.SessionParams, peer: Peer) -> Answer[Any]:
         async def read() -> Session:

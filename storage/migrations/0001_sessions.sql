@@ -31,6 +31,7 @@ CREATE TABLE session (
     unanswered_seq INTEGER,          -- what still waits for a provider turn, if anything does
     compacted_seq INTEGER NOT NULL,  -- of the message with which the history of a request begins; 0 without compaction
     continued INTEGER NOT NULL DEFAULT 0,  -- how often a start went on with that; no projection of the log
+    hidden INTEGER NOT NULL DEFAULT 0,     -- 1 while its history is copied or swept: nobody sees it; no projection of the log
     cost REAL NOT NULL,
     input INTEGER NOT NULL,
     output INTEGER NOT NULL,
@@ -42,6 +43,7 @@ CREATE INDEX session_order ON session (created, id);
 CREATE INDEX session_directory ON session (directory, created, id);
 CREATE INDEX session_parent ON session (parent_id, created, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX session_unanswered ON session (key) WHERE unanswered_seq IS NOT NULL;
+CREATE INDEX session_hidden ON session (key) WHERE hidden = 1;
 CREATE VIRTUAL TABLE session_title USING fts5 (title, content = 'session', content_rowid = 'key', tokenize = 'trigram');
 
 CREATE TABLE event (

@@ -19,11 +19,13 @@ from steerway.protocol.values import (
     Prompt,
     PromptAdmitted,
     PromptPromoted,
+    Session,
     SessionCreated,
     SessionId,
     TurnStarted,
 )
 from steerway.storage.connections import Synchronous
+from steerway.storage.copying import Fork
 from steerway.storage.database import Database, Owner
 from steerway.storage.journal import NewEvent, Transaction
 from steerway.storage.writer import Committed, Member, Refused
@@ -70,6 +72,21 @@ def commit(database: Database, work: Callable[[Transaction], Any]) -> Any:
             raise error
         case answers:
             raise AssertionError(answers)
+
+
+def copy_all(database: Database, copy: Fork) -> Session:
+    """Bring a fork to its end; the child."""
+    reader = database.open_reader()
+    try:
+        while copy.survey(reader):
+            pass
+        while True:
+            copy.read(reader)
+            copy.rename()
+            if (child := commit(database, copy.write)) is not None:
+                return child.session
+    finally:
+        reader.close()
 
 
 def append(database: Database, session_id: SessionId, *data: EventData, created: int = 1_000) -> list[int]:
