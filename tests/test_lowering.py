@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from steerway.protocol.llm import request
 from steerway.protocol.llm.adapter import Adapter
 from steerway.protocol.llm.anthropic_messages import AnthropicMessagesAdapter
-from steerway.protocol.llm.invariants import IMAGE_TYPES, Checker, RequestInvariantError, check
+from steerway.protocol.llm.invariants import RequestInvariantError, check
 from steerway.protocol.llm.lowering import EMPTY_PROMPT, INTERRUPTED, NOT_RETURNED, lower
 from steerway.protocol.llm.openai_chat import OpenAIChatAdapter
 from steerway.protocol.llm.openai_responses import OpenAIResponsesAdapter
@@ -48,10 +48,8 @@ from steerway.protocol.values.model import ModelRef
 from steerway.protocol.values.prompt import PromptFile
 from steerway.protocol.values.tool import FileContent, TextContent
 from support import anthropic_messages_rules, openai_chat_rules, openai_responses_rules
+from support.histories import FOREIGN, HISTORIES, MEDIA, MODELS, OTHER, TARGET, UPDATES, updated
 
-TARGET = ModelRef(provider="p", id="m")
-OTHER = ModelRef(provider="p", id="other")
-FOREIGN = ModelRef(provider="q", id="m")
 PNG = b"\x89PNG"
 ADAPTERS: tuple[Adapter, ...] = (OpenAIChatAdapter(), OpenAIResponsesAdapter(), AnthropicMessagesAdapter())
 RULES = {
@@ -339,107 +337,6 @@ def test_a_structured_value_in_place_of_content_is_bounded() -> None:
 
 
 # --- the properties ---------------------------------------------------------------------------------------------------
-
-STRINGS = st.text(
-    st.one_of(st.characters(categories=("L", "P", "Zs", "Cc", "Cs")), st.sampled_from("\ud83d\ude00 {}")), max_size=6
-)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | STRINGS,
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(STRINGS, inner, max_size=2),
-    max_leaves=4,
-)
-OBJECTS = st.dictionaries(STRINGS, JSON, max_size=2)
-OWNED: list[dict[str, Any]] = [
-    {"openai-chat": {"field": "reasoning_content"}},
-    {"openai-responses": {"id": "rs", "encrypted_content": "e", "phase": "commentary"}},
-    {"openai-responses": {"id": "rs", "field": "content", "phase": "x"}},
-    {"openai-responses": {"encrypted_content": "e"}},
-    {"openai-responses": {"type": "web_search_call"}},
-    {"anthropic-messages": {"signature": "s", "citations": []}},
-    {"anthropic-messages": {"redacted": "r"}},
-    {"anthropic-messages": {"type": "server_tool_use"}},
-    {"anthropic-messages": {"type": "web_search_tool_result"}},
-    {"anthropic-messages": {"type": 3, "signature": None}},
-]
-"""Metadata as the protocols give it, whole and in part, and for the wrong kind of content."""
-RESULTS = st.sampled_from(
-    [{"id": "srvtoolu_1", "type": "web_search_call", "status": "completed"}, {"type": "web_search_call"}, [{"a": 1}], "x", 0]
-)
-METADATA = st.none() | OBJECTS | st.sampled_from(OWNED)
-MIMES = st.sampled_from(["image/png", "image/heic", "text/plain", "application/pdf", ""])
-IDS = (
-    st.sampled_from(["call_1", "call_2", "call_1_2", "fc", "", "a b", "\ud83d", "z" * 200, "srvtoolu_1", "a.b", "a:b", "a_b"])
-    | STRINGS
-)
-FAILURES = st.builds(Failure, type=st.sampled_from(["aborted", "", "x"]), message=STRINGS)
-CONTENT = st.lists(
-    st.builds(TextContent, text=STRINGS)
-    | st.builds(FileContent, data=st.binary(max_size=3), mime=MIMES, name=st.none() | STRINGS),
-    max_size=2,
-).map(tuple)
-STATES = st.one_of(
-    st.builds(ToolPending, input=STRINGS | st.just('{"a": 1}')),
-    st.builds(ToolRunning, input=OBJECTS),
-    st.builds(ToolCompleted, input=OBJECTS, content=CONTENT, structured=JSON, result=JSON | RESULTS),
-    st.builds(ToolError, input=OBJECTS, error=FAILURES, content=st.none() | CONTENT, result=JSON | RESULTS),
-)
-PARTS = st.one_of(
-    st.builds(TextPart, id=st.just("prt"), text=STRINGS, metadata=METADATA),
-    st.builds(ReasoningPart, id=st.just("prt"), text=STRINGS, metadata=METADATA),
-    st.builds(
-        ToolPart,
-        id=IDS,
-        name=IDS,
-        provider_call_id=IDS,
-        executed=st.booleans(),
-        state=STATES,
-        created=st.just(1),
-        metadata=METADATA,
-        result_metadata=METADATA,
-    ),
-)
-MODELS = st.sampled_from([TARGET, OTHER, FOREIGN, ModelRef(provider="p", id="m", variant="v")])
-FILES = st.builds(PromptFile, data=st.binary(max_size=3), mime=MIMES, name=st.none() | STRINGS)
-HISTORIES = st.lists(
-    st.one_of(
-        st.builds(
-            UserMessage,
-            id=st.just("msg"),
-            created=st.just(1),
-            text=STRINGS,
-            files=st.none() | st.lists(FILES, max_size=2).map(tuple),
-        ),
-        st.builds(SyntheticMessage, id=st.just("msg"), created=st.just(1), text=STRINGS),
-        st.builds(ModelSwitchedMessage, id=st.just("msg"), created=st.just(1), model=MODELS),
-        st.builds(
-            AssistantMessage,
-            id=st.just("msg"),
-            created=st.just(1),
-            agent=st.just("build"),
-            model=MODELS,
-            attempt=st.just(1),
-            content=st.lists(PARTS, max_size=4).map(tuple),
-            finish=st.sampled_from([None, "stop", "error"]),
-            error=st.none() | FAILURES,
-            completed=st.sampled_from([None, 2]),
-        ),
-    ),
-    max_size=5,
-)
-
-
-MEDIA = st.frozensets(st.sampled_from(sorted(IMAGE_TYPES)))
-UPDATES = st.lists(st.booleans(), min_size=12, max_size=12)
-
-
-def updated(messages: tuple[RequestMessage, ...], places: list[bool]) -> tuple[RequestMessage, ...]:
-    """The messages with a system update before those of these places where one may stand."""
-    result: list[RequestMessage] = []
-    for place, message in zip([*places, *([False] * len(messages))], messages, strict=False):
-        if place and not isinstance(message, ToolMessage):
-            result.append(SystemUpdate(text="Now <b>"))
-        result.append(message)
-    return tuple(result)
 
 
 def body(messages: tuple[RequestMessage, ...], adapter: Adapter = ADAPTERS[0], model: str = "m") -> bytes:

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
 from typing import Final
 
-from ...protocol.llm.adapter import Adapter
+from ...protocol.llm.adapter import Adapter, Conversation
 from ...protocol.llm.anthropic_messages import AnthropicMessagesAdapter
 from ...protocol.llm.events import LLMEvent
 from ...protocol.llm.openai_chat import OpenAIChatAdapter
@@ -68,13 +68,22 @@ class Models:
         """The same models, as a client is told of them."""
         return self._catalog.describe()
 
-    def stream(self, info: ModelInfo, request: LLMRequest) -> AbstractAsyncContextManager[Batches]:
-        """The answer to one request. The request leaves when the first batch is asked for, never before."""
+    def conversation(self, info: ModelInfo) -> Conversation | None:
+        """What writes the requests of one conversation with the model, each message once; None where nothing is sent."""
+        return None if info.protocol == DEMO_PROTOCOL else self._adapters[info.protocol].conversation()
+
+    def stream(
+        self, info: ModelInfo, request: LLMRequest, conversation: Conversation | None = None
+    ) -> AbstractAsyncContextManager[Batches]:
+        """The answer to one request. It is written here, and leaves when the first batch is asked for, never before.
+
+        `conversation`: one made for this model, which has written the beginning of the request's messages already.
+        """
         prepared = prepare(info, request)
         if info.protocol == DEMO_PROTOCOL:
             return aclosing(play(prepared))
         adapter = self._adapters[info.protocol]
-        return self._transport.open(info, adapter, adapter.encode(prepared))
+        return self._transport.open(info, adapter, (conversation or adapter.conversation()).write(prepared))
 
     async def aclose(self) -> None:
         """Close the provider connections."""

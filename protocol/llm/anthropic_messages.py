@@ -23,13 +23,17 @@ Rules:
 
 from __future__ import annotations
 
+import copy
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
+import msgspec
+
 from .anthropic_messages_decoder import PROTOCOL, AnthropicMessagesDecoder
 from .classify import classify_response
+from .conversation import Growth, Written
 from .events import ProviderFailed
 from .payload import encoded, json_text, merged, metadata_of
 from .request import (
@@ -59,6 +63,9 @@ _NOT_IN_CALL_IDS: Final = re.compile(r"[^A-Za-z0-9_-]")
 _SERVER_CALL_ID: Final = re.compile(r"srvtoolu_[A-Za-z0-9_]+")
 _THINKING: Final = ("thinking", "redacted_thinking")
 _MARKER: Final = {"type": "ephemeral"}
+_IN_BLOCK: Final = b',"cache_control":' + msgspec.json.encode(_MARKER)
+"""A marker as the last field of a block that has others, at the end of its message: before `}]}`."""
+_BLOCK_END: Final = len(b"}]}")
 
 Block = dict[str, Any]
 
@@ -72,8 +79,10 @@ class AnthropicMessagesAdapter:
 
     def encode(self, request: LLMRequest) -> HttpRequest:
         """The request; its path goes behind a base URL like `https://api.anthropic.com/v1`."""
-        headers = {"content-type": "application/json", "accept": "text/event-stream", "anthropic-version": API_VERSION}
-        return HttpRequest(path="/messages", headers=headers, body=encoded(_payload(request)))
+        return self.conversation().write(request)
+
+    def conversation(self) -> AnthropicMessagesConversation:
+        return AnthropicMessagesConversation()
 
     def decoder(self) -> AnthropicMessagesDecoder:
         return AnthropicMessagesDecoder()
@@ -85,12 +94,36 @@ class AnthropicMessagesAdapter:
         return classify_response(status, headers, body)
 
 
-def _payload(request: LLMRequest) -> dict[str, Any]:
+class AnthropicMessagesConversation:
+    """Implements `Conversation`. A model with the native role for updates, after one without it, begins anew."""
+
+    def __init__(self) -> None:
+        self._native = False
+        self._growth = self._begin()
+
+    def extend(self, messages: Sequence[RequestMessage]) -> None:
+        self._growth.extend(messages)
+
+    def write(self, request: LLMRequest) -> HttpRequest:
+        native = _NATIVE_UPDATES.fullmatch(request.model) is not None
+        if native is not self._native:
+            self._native = native
+            self._growth = self._begin()
+        messages = self._growth.extend(request.messages).array()
+        headers = {"content-type": "application/json", "accept": "text/event-stream", "anthropic-version": API_VERSION}
+        return HttpRequest(path="/messages", headers=headers, body=encoded(_payload(request, messages)))
+
+    def _begin(self) -> Growth[_Messages]:
+        native = self._native
+        return Growth(lambda: _Messages(native=native))
+
+
+def _payload(request: LLMRequest, messages: msgspec.Raw) -> dict[str, Any]:
     payload: dict[str, Any] = {"model": request.model}
     system: list[Block] = [{"type": "text", "text": part} for part in request.system if part.strip()]
     if system:
         payload["system"] = system
-    messages = payload["messages"] = _Conversation(request).messages
+    payload["messages"] = messages
     if request.tools:
         payload["tools"] = [
             {"name": tool.name, "description": tool.description, "input_schema": _schema(tool.input_schema)}
@@ -102,8 +135,6 @@ def _payload(request: LLMRequest) -> dict[str, Any]:
     payload.update(_controls(request))
     _mark(payload.get("tools", [])[-1:])
     _mark(system[-1:])
-    for message in _marked_messages(messages):
-        _mark(message["content"][-1:])
     return merged(payload, request.body)
 
 
@@ -138,77 +169,93 @@ def _controls(request: LLMRequest) -> dict[str, Any]:
     return controls
 
 
-# --- cache markers ----------------------------------------------------------------------------------------------------
-
-
 def _mark(blocks: Sequence[Block]) -> None:
     for block in blocks:
         block["cache_control"] = _MARKER
 
 
-def _marked_messages(messages: Sequence[Block]) -> Iterator[Block]:
-    """The latest user message, and the one that was the latest before the model last spoke."""
-    spoke = next((at for at in range(len(messages) - 1, -1, -1) if messages[at]["role"] == "assistant"), -1)
-    for part in (messages[spoke + 1 :], messages[: max(spoke, 0)]):
-        latest = next((message for message in reversed(part) if message["role"] == "user"), None)
-        if latest is not None:
-            yield latest
-
-
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-class _Conversation:
-    """The protocol's messages, made in one pass. All it remembers is the call ids in use and the results that are due."""
+class _Messages:
+    """The protocol's messages, made in one pass.
 
-    def __init__(self, request: LLMRequest) -> None:
-        self.messages: list[Block] = []
+    Open are only the results that are due and an update that came last; the markers are put into what is written. `native`:
+    whether the model takes a system role among the messages.
+    """
+
+    def __init__(self, *, native: bool) -> None:
+        self._native = native
+        self._written = Written()
         self._ids: dict[str, str] = {}
         self._used: set[str] = set()
         self._results: list[Block] = []
         self._behind: list[Block] = []
         """What follows the results in their message: media that cannot stand in them."""
-        for message in request.messages:
-            if not isinstance(message, ToolMessage):
-                self._end_results()
-            self._add(message)
-        self._end_results()
-        self._place_updates(native=_NATIVE_UPDATES.fullmatch(request.model) is not None)
+        self._update: str | None = None
+        """An update whose place depends on what follows."""
+        self._may_update = False
+        """Whether an update may follow what was said last."""
+        self._latest: int | None = None
+        """Where a marker stands in the latest user message since the model last spoke."""
+        self._before: int | None = None
+        """The same of the user message before."""
 
-    def _add(self, message: RequestMessage) -> None:
+    def add(self, message: RequestMessage) -> None:
+        if not isinstance(message, ToolMessage):
+            self._end_results()
         match message:
             case UserMessage(content=content):
                 self._say("user", list(_blocks(content)))
             case SystemUpdate(text=text):
-                self._say("system", [{"type": "text", "text": text}])
+                self._place_update(follows="system")
+                self._update = text
             case AssistantMessage(content=content):
                 self._assistant(content)
             case ToolMessage():
                 self._result(message)
 
-    def _say(self, role: Literal["user", "assistant", "system"], content: list[Block]) -> None:
+    def array(self) -> msgspec.Raw:
+        """All messages, as those of a request that ends here."""
+        with self._written.for_now():
+            ended = copy.copy(self)
+            ended._end_results()
+            ended._place_update(follows=None)
+            markers = [(place, _IN_BLOCK) for place in (ended._before, ended._latest) if place is not None]
+            return self._written.array(inserted=markers)
+
+    def _say(self, role: Literal["user", "assistant"], content: list[Block]) -> None:
         while content and content[-1]["type"] in _THINKING:
             content.pop()
         if content:
-            self.messages.append({"role": role, "content": content})
+            self._place_update(follows=role)
+            self._write(role, content)
+            self._may_update = role == "user" or content[-1]["type"].endswith("_tool_result")
 
     def _end_results(self) -> None:
         self._say("user", self._results + self._behind)
         self._results, self._behind = [], []
 
-    def _place_updates(self, *, native: bool) -> None:
-        """Keep the native role where it may stand: behind a user message or a server tool's result, and only where the
-        model speaks next or the request ends. Two updates in a row are both wrapped."""
-        roles = [message["role"] for message in self.messages]
-        for at, message in enumerate(self.messages):
-            if roles[at] != "system":
-                continue
-            before = self.messages[at - 1] if at else None
-            follows = before is not None and (roles[at - 1] == "user" or before["content"][-1]["type"].endswith("_tool_result"))
-            if not (native and follows and roles[at + 1 : at + 2] in ([], ["assistant"])):
-                (block,) = message["content"]
-                message["role"] = "user"
-                block["text"] = wrapped(block["text"])
+    def _place_update(self, *, follows: Literal["user", "assistant", "system"] | None) -> None:
+        """Write the update that waits. Its native role may stand behind a user message or a server tool's result, and only
+        where the model speaks next or the request ends. Two updates in a row are both wrapped."""
+        if (text := self._update) is None:
+            return
+        if self._native and self._may_update and follows in (None, "assistant"):
+            self._write("system", [{"type": "text", "text": text}])
+        else:
+            self._write("user", [{"type": "text", "text": wrapped(text)}])
+        self._update, self._may_update = None, False
+
+    def _write(self, role: Literal["user", "assistant", "system"], content: list[Block]) -> None:
+        self._written.add({"role": role, "content": content})
+        match role:
+            case "user":
+                self._latest = len(self._written) - _BLOCK_END
+            case "assistant" if self._latest is not None:
+                self._before, self._latest = self._latest, None
+            case _:
+                pass
 
     # --- what the model said ------------------------------------------------------------------------------------------
 

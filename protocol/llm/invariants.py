@@ -60,7 +60,7 @@ class Checker:
         self._count = 0
 
     def extend(self, messages: Iterable[RequestMessage]) -> None:
-        """Check the messages that follow those of earlier calls. Raises `RequestInvariantError`, whose `index` counts them too."""
+        """Check the messages that follow those of earlier calls. Raises `RequestInvariantError`, whose index counts all."""
         for message in messages:
             reason = _misplaced(message, self._awaited) or _malformed(message)
             if reason is None and isinstance(message, AssistantMessage):

@@ -73,7 +73,7 @@ _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def lower(history: Iterable[Message], target: ModelRef, *, media: Collection[str] = IMAGE_TYPES) -> tuple[RequestMessage, ...]:
-    """The request messages of `history` for `target`. `media`: types that the target takes, of those that `invariants` allow."""
+    """The request messages of `history` for `target`. `media`: the types it takes, of those `invariants` allows."""
     return tuple(Lowering(target, media).extend(history))
 
 

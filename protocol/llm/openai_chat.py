@@ -2,8 +2,9 @@
 
 Rules:
 - The same request gives the same bytes: the order of keys is fixed here, and that of inputs and schemas is theirs.
-- Messages are encoded one by one, so that the messages of a longer request begin with those of the shorter one (ruling
-  B10). Tool results carry text only in this protocol: their media follow in one user message after the results of a turn.
+- Messages are written one by one and once, so that the messages of a longer request begin with those of the shorter one
+  (ruling B10). Tool results carry text only in this protocol: their media follow in one user message after the results of
+  a turn.
 - A system update is wrapped text in the user's role, behind the tool results and their media.
 - `tool_choice` none keeps the tool definitions, and with them the cached prefix.
 - Reasoning goes back as `reasoning_content` only where its metadata says that the provider gave that field; reasoning that
@@ -18,10 +19,13 @@ Rules:
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from .classify import classify_response
+from .conversation import Growth, Written
 from .events import ProviderFailed
 from .openai_chat_decoder import REASONING_FIELD, REASONING_METADATA, OpenAIChatDecoder
 from .payload import cache_key, encoded, json_text, merged, option
@@ -59,8 +63,10 @@ class OpenAIChatAdapter:
 
     def encode(self, request: LLMRequest) -> HttpRequest:
         """The request; its path goes behind a base URL like `https://api.openai.com/v1`."""
-        headers = {"content-type": "application/json", "accept": "text/event-stream"}
-        return HttpRequest(path="/chat/completions", headers=headers, body=encoded(_payload(request)))
+        return self.conversation().write(request)
+
+    def conversation(self) -> OpenAIChatConversation:
+        return OpenAIChatConversation()
 
     def decoder(self) -> OpenAIChatDecoder:
         return OpenAIChatDecoder()
@@ -72,8 +78,24 @@ class OpenAIChatAdapter:
         return classify_response(status, headers, body)
 
 
-def _payload(request: LLMRequest) -> dict[str, Any]:
-    payload: dict[str, Any] = {"model": request.model, "messages": _messages(request)}
+class OpenAIChatConversation:
+    """Implements `Conversation`."""
+
+    def __init__(self) -> None:
+        self._growth = Growth(_Messages)
+
+    def extend(self, messages: Sequence[RequestMessage]) -> None:
+        self._growth.extend(messages)
+
+    def write(self, request: LLMRequest) -> HttpRequest:
+        system = _SEPARATOR.join(filter(None, request.system))
+        messages = self._growth.extend(request.messages).array(system)
+        headers = {"content-type": "application/json", "accept": "text/event-stream"}
+        return HttpRequest(path="/chat/completions", headers=headers, body=encoded(_payload(request, messages)))
+
+
+def _payload(request: LLMRequest, messages: msgspec.Raw) -> dict[str, Any]:
+    payload: dict[str, Any] = {"model": request.model, "messages": messages}
     if request.tools:
         payload["tools"] = [
             {
@@ -111,19 +133,29 @@ def _payload(request: LLMRequest) -> dict[str, Any]:
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def _messages(request: LLMRequest) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = []
-    if system := _SEPARATOR.join(filter(None, request.system)):
-        messages.append({"role": "system", "content": system})
-    media: list[dict[str, Any]] = []
-    for message in request.messages:
-        if media and not isinstance(message, ToolMessage):
-            messages.append({"role": "user", "content": media})
-            media = []
-        messages += _message(message, media)
-    if media:
-        messages.append({"role": "user", "content": media})
-    return messages
+class _Messages:
+    """The protocol's messages. All that is kept back are the media of the results that came last."""
+
+    def __init__(self) -> None:
+        self._written = Written()
+        self._media: list[dict[str, Any]] = []
+
+    def add(self, message: RequestMessage) -> None:
+        if not isinstance(message, ToolMessage):
+            self._show_media()
+            self._media = []
+        for one in _message(message, self._media):
+            self._written.add(one)
+
+    def array(self, system: str) -> msgspec.Raw:
+        """All messages of a request with these instructions."""
+        with self._written.for_now():
+            self._show_media()
+            return self._written.array(first=[{"role": "system", "content": system}] if system else ())
+
+    def _show_media(self) -> None:
+        if self._media:
+            self._written.add({"role": "user", "content": self._media})
 
 
 def _message(message: RequestMessage, media: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 Rules:
 - The same request gives the same bytes; the order of keys is fixed here, and that of inputs and schemas is theirs.
-- Input items are made one by one, so that those of a longer request begin with those of the shorter one (ruling B10).
+- Input items are written one by one and once, so that those of a longer request begin with those of the shorter one
+  (ruling B10).
 - Stateless: `store` is false unless an option says otherwise, and no item is ever referred to by its id alone. Reasoning
   goes back whole, with its encrypted content, or with the text that the provider gave as its content; other reasoning has
   no place here, nor has any that nothing follows, which the protocol refuses. Encrypted content is asked for where the
@@ -23,7 +24,10 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
+import msgspec
+
 from .classify import classify_response
+from .conversation import Growth, Written
 from .events import ProviderFailed
 from .openai_responses_decoder import HOSTED, PROTOCOL, OpenAIResponsesDecoder
 from .payload import cache_key, encoded, json_text, merged, metadata_of, option
@@ -61,8 +65,10 @@ class OpenAIResponsesAdapter:
 
     def encode(self, request: LLMRequest) -> HttpRequest:
         """The request; its path goes behind a base URL like `https://api.openai.com/v1`."""
-        headers = {"content-type": "application/json", "accept": "text/event-stream"}
-        return HttpRequest(path="/responses", headers=headers, body=encoded(_payload(request)))
+        return self.conversation().write(request)
+
+    def conversation(self) -> OpenAIResponsesConversation:
+        return OpenAIResponsesConversation()
 
     def decoder(self) -> OpenAIResponsesDecoder:
         return OpenAIResponsesDecoder()
@@ -74,11 +80,26 @@ class OpenAIResponsesAdapter:
         return classify_response(status, headers, body)
 
 
-def _payload(request: LLMRequest) -> dict[str, Any]:
+class OpenAIResponsesConversation:
+    """Implements `Conversation`."""
+
+    def __init__(self) -> None:
+        self._growth = Growth(_Input)
+
+    def extend(self, messages: Sequence[RequestMessage]) -> None:
+        self._growth.extend(messages)
+
+    def write(self, request: LLMRequest) -> HttpRequest:
+        items = self._growth.extend(request.messages).array()
+        headers = {"content-type": "application/json", "accept": "text/event-stream"}
+        return HttpRequest(path="/responses", headers=headers, body=encoded(_payload(request, items)))
+
+
+def _payload(request: LLMRequest, items: msgspec.Raw) -> dict[str, Any]:
     payload: dict[str, Any] = {"model": request.model}
     if instructions := _SEPARATOR.join(filter(None, request.system)):
         payload["instructions"] = instructions
-    payload["input"] = [item for message in request.messages for item in _items(message)]
+    payload["input"] = items
     if request.tools:
         payload["tools"] = [
             {
@@ -126,6 +147,21 @@ def _included(request: LLMRequest, *, reasons: bool) -> list[Any]:
 
 
 # --- items ------------------------------------------------------------------------------------------------------------
+
+
+class _Input:
+    """The protocol's input items, each of them written at once."""
+
+    def __init__(self) -> None:
+        self._written = Written()
+
+    def add(self, message: RequestMessage) -> None:
+        for item in _items(message):
+            self._written.add(item)
+
+    def array(self) -> msgspec.Raw:
+        """All items of a request."""
+        return self._written.array()
 
 
 def _items(message: RequestMessage) -> Iterator[Item]:
