@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn, Protocol, TypeAlias, cast
+from urllib.parse import unquote
 
 import h11
 import msgspec
 import trio
 
-from support import anthropic_messages, openai_chat, openai_responses
+from support import anthropic_messages, gemini, openai_chat, openai_responses
 from support.answers import Answer, Part, Raw, Step, answer, status, text
 from support.provider_connection import Connection, Playing
 
@@ -58,7 +59,7 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def model(self) -> str:
-        return self.json["model"]
+        return self.json["model"] if "model" in self.json else _model_in(self.path)
 
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]:
@@ -123,7 +124,7 @@ class Provider:
     def _handle(self, head: h11.Request, body: bytes) -> Playing:
         method, path = head.method.decode(), head.target.decode().partition("?")[0]
         headers = {name.decode(): value.decode("latin-1") for name, value in head.headers}
-        wire = _WIRES.get(path)
+        wire = _WIRES.get(path) or (gemini if path.startswith("/v1/models/") and path.endswith(gemini.METHOD) else None)
         if self._api_key is not None and self._api_key != _key(headers):
             return _plain(status(401), wire or openai_chat, "the key is wrong or missing")
         if method == "GET" and path == "/v1/models":
@@ -154,7 +155,7 @@ class Provider:
         self._arrivals.unpark_all()
         if chosen.plain:
             return _plain(chosen, wire, message)
-        model = decoded.get("model")
+        model = decoded.get("model", _model_in(path))
         steps = wire.render(
             chosen.parts,
             number=request.number,
@@ -168,9 +169,14 @@ class Provider:
         return chosen if isinstance(chosen, Answer) else chosen(request)
 
 
+def _model_in(path: str) -> str:
+    """The model that a path names, as Gemini has it."""
+    return unquote(path.removeprefix("/v1/models/").removesuffix(gemini.METHOD))
+
+
 def _key(headers: Mapping[str, str]) -> str | None:
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    return key if scheme == "Bearer" else headers.get("x-api-key")
+    return key if scheme == "Bearer" else headers.get("x-api-key", headers.get("x-goog-api-key"))
 
 
 def _plain(chosen: Answer, wire: Wire, message: str) -> Playing:
