@@ -329,11 +329,20 @@ async def test_a_link_put_in_place_after_the_look_leads_nowhere(place: Site) -> 
     assert place.secret.read_text() == "the secret\n"
 
 
+async def test_a_hard_link_is_read_and_a_write_does_not_reach_its_other_name(place: Site) -> None:
+    os.link(place.secret, place.here / "inside")
+    await place.done("edit", path="inside", old_string="secret", new_string="public")
+    assert (place.here / "inside").read_text() == "the public\n"
+    assert place.secret.read_text() == "the secret\n"
+
+
 async def test_what_is_no_regular_file_or_is_protected_is_left_alone(place: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(place.here / "pipe")
     place.file("folder/a")
     place.file("plain")
-    assert "not a regular file" in await place.refusal("write", path="pipe", content="x")
+    with trio.fail_after(5):
+        assert "not a regular file" in await place.refusal("write", path="pipe", content="x")
+        assert "not a regular file" in await place.refusal("edit", path="pipe", old_string="x", new_string="y")
     assert "is a directory" in await place.refusal("write", path="folder", content="x")
     assert "is a directory" in await place.refusal("write", path=".", content="x")
     assert "not a directory" in await place.refusal("write", path="plain/under", content="x")

@@ -5,7 +5,11 @@ Rules (seed, "Managed Tool Output Files"; semantics, "Tools"):
   outside, not even whether it exists.
 - What was resolved is opened from the root downwards, one component after another, and never through a link. A link that is
   put in place between the check and the opening therefore makes the opening fail; it cannot lead anywhere.
-- Only regular files and directories are opened, without waiting: no pipes, sockets or devices.
+- Only regular files and directories are opened, without waiting: no pipes, sockets or devices. What a file gives is bounded by
+  whoever reads it, since its size may say nothing (`/proc`).
+- A hard link cannot be told from the file: one that lies inside leads to content that also has a name outside, and is read. It
+  takes somebody who may write inside, and may read the file, to make one. (A write never reaches the other name: files are
+  replaced, not changed.)
 - Refusals are `ToolFailure`s that the model can act on. Everything here blocks and belongs into a thread.
 """
 
@@ -18,6 +22,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final, NamedTuple, NoReturn
 
+from ...protocol.llm.unicode import well_formed
 from .tool import ToolFailure
 
 _SAFE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -68,10 +73,10 @@ class Confinement:
         raise ToolFailure(f"`{path}` is outside the location; only what is inside it can be reached.")
 
     def shown(self, place: Place) -> str:
-        """How a place is called towards the model: relative to the location, absolute elsewhere."""
+        """How a place is called towards the model and in rules: relative to the location, absolute elsewhere; always text."""
         if place.root == os.path.realpath(self._location):
-            return os.path.join(*place.parts) if place.parts else "."
-        return place.path
+            return well_formed(os.path.join(*place.parts)) if place.parts else "."
+        return well_formed(place.path)
 
     @contextmanager
     def open(self, place: Place) -> Generator[Opened, None, None]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -63,7 +64,7 @@ class ToolRegistry:
                 if registration.location == scope:
                     chosen[registration.tool.name] = registration.tool
         offered = {name: tool for name, tool in chosen.items() if not hidden(rules, name)}
-        return ToolSet(offered, agent, self._bounds)
+        return ToolSet(offered, agent, self._bounds, rules)
 
     def statistics(self) -> dict[str, int]:
         return {"tools_registered": len(self._registrations), **self._bounds.statistics()}
@@ -80,9 +81,10 @@ class ToolSet:
             ...commit it...
     """
 
-    def __init__(self, tools: dict[str, Tool], agent: str, bounds: OutputBounds) -> None:
+    def __init__(self, tools: dict[str, Tool], agent: str, bounds: OutputBounds, rules: Sequence[Rule] = ()) -> None:
         self._tools = tools
         self._bounds = bounds
+        self._rules = tuple(rules)
         self.agent = agent
         self.definitions: tuple[ToolDefinition, ...] = tuple(tools[name].definition for name in sorted(tools))
 
@@ -98,7 +100,7 @@ class ToolSet:
             return unknown_tool(name, tuple(sorted(self._tools)))
         if arguments is None:
             return malformed_input(name, raw)
-        return await run_tool(tool, arguments, context)
+        return await run_tool(tool, arguments, replace(context, rules=self._rules))
 
     async def bound(self, result: RawResult, context: ToolContext) -> Settlement:
         """The settlement of a call that has run, bounded and storable. Shield it, together with the commit (see above)."""

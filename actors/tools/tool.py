@@ -158,7 +158,8 @@ class ToolContext:
     """One invocation. `agent` is the effective agent of the turn that issued the call, whatever is selected later.
 
     `blocking` is for files and other work that blocks; it is where plain functions run. `session` is where the call asks for
-    permission, asks the user, and tells of its progress.
+    permission, asks the user, and tells of its progress. `rules` are that agent's permission rules, for a tool that meets many
+    resources in one call; everything else is better asked of `session`.
     """
 
     session_id: SessionId
@@ -168,6 +169,7 @@ class ToolContext:
     location: Location
     blocking: Blocking
     session: CallOwner = UNATTENDED
+    rules: Sequence[Rule] = ()
 
 
 class InvalidInput(Exception):
