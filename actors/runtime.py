@@ -62,6 +62,7 @@ from .gateway.session_handlers import SessionHandlers
 from .logs import Logger
 from .models.models import Models
 from .session import recovery
+from .session.history import Histories
 from .session.letters import Resume
 from .session.registry import SessionRegistry
 from .session.services import Services
@@ -348,6 +349,7 @@ class House:
             instructions=self._instructions,
             diagnose=self._context_defect,
             compaction=self._configuration.compaction,
+            histories=Histories(),
         )
 
     def _random(self) -> float:

@@ -33,6 +33,7 @@ from steerway.actors.gateway.request_handlers import RequestHandlers
 from steerway.actors.gateway.router import Router
 from steerway.actors.gateway.session_handlers import SessionHandlers
 from steerway.actors.models.models import Models
+from steerway.actors.session.history import Histories
 from steerway.actors.session.letters import Create
 from steerway.actors.session.registry import SessionRegistry
 from steerway.actors.session.services import Services
@@ -117,6 +118,7 @@ async def open_stack(folder: Path, configuration: Configuration | None = None) -
         instructions=Instructions(blocking, config_folder=str(folder)),
         diagnose=lambda _: None,
         compaction=Compaction(),
+        histories=Histories(),
     )
     sessions = SessionRegistry(services, removed=feed.end_session)
     router = Router(

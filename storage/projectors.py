@@ -381,9 +381,13 @@ _INTERRUPTIONS = {
 def _turn_interrupted(place: Place, data: TurnInterrupted) -> None:
     key, message = _end_turn(place, data.assistant_message_id, InterruptedOutcome(reason=data.reason))
     error = Failure(type=ABORTED, message=_INTERRUPTIONS[data.reason])
+    cost = None if data.cost is None else float(data.cost)
     messages.update_assistant(
-        place.cursor, key, msgspec.structs.replace(message, finish="error", error=error, completed=place.created)
+        place.cursor,
+        key,
+        msgspec.structs.replace(message, finish="error", tokens=data.tokens, cost=cost, error=error, completed=place.created),
     )
+    sessions.add_usage(place.cursor, place.session, data.tokens, data.cost)
     if data.reason == "user":
         sessions.mark_answered(place.cursor, place.session)
 

@@ -185,6 +185,7 @@ class SessionActor:
         finally:
             self._nursery = None
             self._leave(self)
+            self._services.histories.forget(self.session_id)
             self.mailbox.close()
             self._answer_everybody()
 

@@ -19,9 +19,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from ...protocol.llm.invariants import RequestInvariantError, check
-from ...protocol.llm.lowering import lower
-from ...protocol.llm.request import Generation, LLMRequest, RequestMessage
+from ...protocol.llm.invariants import RequestInvariantError
+from ...protocol.llm.request import Generation, LLMRequest
 from ...protocol.values.context import ContextEpoch, SnapshotEntry
 from ...protocol.values.errors import ContextUnavailableError, ModelNotSelectedError, ModelUnavailableError
 from ...protocol.values.failure import (
@@ -34,8 +33,9 @@ from ...protocol.values.failure import (
     Failure,
 )
 from ...protocol.values.ids import SessionId
-from ...protocol.values.message import AssistantMessage, Message, ToolCompleted, ToolPart
+from ...protocol.values.message import AssistantMessage, ToolCompleted, ToolPart
 from ...storage.epochs import EpochRecord
+from ...storage.history import Mark, Stretch
 from ...storage.journal import SessionRecord
 from ...storage.reader import Reader
 from ..agents import Agent, UnknownAgentError
@@ -74,16 +74,16 @@ class View(NamedTuple):
     entries: dict[str, object]
     read: tuple[str, ...]
     """Paths that the last turn read with success, in the location where the session still is."""
-    history: tuple[Message, ...]
-    """Empty unless asked for."""
+    stretch: Stretch
+    """The messages that are behind what the caller knows."""
 
     @property
     def active(self) -> ContextEpoch | None:
         return None if self.epoch is None else self.epoch.epoch
 
 
-def view_of(session_id: SessionId, *, with_history: bool) -> Callable[[Reader], View]:
-    """The query that gives the view."""
+def view_of(session_id: SessionId, known: Mark | None = None) -> Callable[[Reader], View]:
+    """The query that gives the view, for a caller whose history stands at `known`."""
 
     def query(reader: Reader) -> View:
         epoch = reader.epoch(session_id)
@@ -92,23 +92,10 @@ def view_of(session_id: SessionId, *, with_history: bool) -> Callable[[Reader], 
             epoch=epoch,
             entries={entry.key: entry.value for entry in reader.context_entries(session_id)},
             read=_read_paths(reader, session_id, epoch),
-            history=reader.context(session_id) if with_history else (),
+            stretch=reader.stretch(session_id, known),
         )
 
     return query
-
-
-class Sample(NamedTuple):
-    """What a turn will run with, and the history it answers."""
-
-    view: View
-    agent: Agent
-    model: ModelInfo
-    last_step: bool
-
-    @property
-    def record(self) -> SessionRecord:
-        return self.view.record
 
 
 async def select(services: Services, record: SessionRecord, budget: RetryBudget | None = None) -> tuple[Agent, ModelInfo]:
@@ -200,16 +187,14 @@ async def nearby(services: Services, view: View) -> tuple[Instruction, ...]:
     return tuple(found.values())
 
 
-def assemble(
-    session_id: SessionId, sample: Sample, tools: ToolSet, baseline: str, messages: tuple[RequestMessage, ...]
-) -> LLMRequest:
-    """The request of a turn."""
+def request_of(session_id: SessionId, agent: Agent, model: ModelInfo, tools: ToolSet, *, baseline: str) -> LLMRequest:
+    """The request of a turn, but for its messages."""
     return LLMRequest(
-        model=sample.model.api_model,
-        system=tuple(filter(None, (baseline, sample.agent.system))),
-        messages=messages,
+        model=model.api_model,
+        system=tuple(filter(None, (baseline, agent.system))),
+        messages=(),
         tools=tools.definitions,
-        tool_choice="none" if sample.last_step else "auto",
+        tool_choice="auto",
         generation=Generation(),
         options={},
         body={},
@@ -217,17 +202,18 @@ def assemble(
     )
 
 
-def request_of(services: Services, session_id: SessionId, sample: Sample) -> tuple[LLMRequest, ToolSet]:
-    """The request of a sampled turn, built from durable state, and the tools it offers. Raises `BoundaryFailure`."""
-    tools = services.tools.materialise(sample.record.session.location, sample.agent.name, sample.agent.rules)
-    epoch = sample.view.active
-    baseline = "" if epoch is None else epoch.baseline
-    request = assemble(session_id, sample, tools, baseline, lower(sample.view.history, sample.model.ref))
-    try:
-        check(request.messages)
-    except RequestInvariantError as error:
-        raise BoundaryFailure(PROVIDER_INVALID_REQUEST, f"The history gives no valid request: {error}") from error
-    return request, tools
+def baseline_of(admitted: Admitted, epoch: ContextEpoch | None) -> str:
+    """The baseline that is in force once the boundary is passed."""
+    match admitted:
+        case Initialized(baseline=baseline) | ReplacementReady(baseline=baseline):
+            return baseline
+        case _:
+            return "" if epoch is None else epoch.baseline
+
+
+def invalid_history(error: RequestInvariantError) -> BoundaryFailure:
+    """No request can be made: a defect of ours."""
+    return BoundaryFailure(PROVIDER_INVALID_REQUEST, f"The history gives no valid request: {error}")
 
 
 def _read_paths(reader: Reader, session_id: SessionId, record: EpochRecord | None) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ import trio
 
 from ...protocol.llm import events as llm
 from ...protocol.llm.request import Generation, LLMRequest, Text, UserMessage
-from ...protocol.llm.transcript import CHARACTERS_PER_TOKEN, estimate, prunable, result_tokens, split
+from ...protocol.llm.transcript import CHARACTERS_PER_TOKEN, prunable, result_tokens, split
 from ...protocol.values.event import (
     CompactionCompleted,
     CompactionDelta,
@@ -75,8 +75,8 @@ _log = Logger("steerway.compaction")
 
 
 def ceiling(services: Services, model: ModelInfo) -> int | None:
-    """How many tokens a request to the model may have; None when its context is not known."""
-    if model.context is None:
+    """How many tokens a request to the model may have before something is done about it; None when nothing ever is."""
+    if model.context is None or not services.compaction.auto:
         return None
     allowance = model.generation.max_tokens or model.output or 0
     return model.context - min(max(allowance, services.compaction.buffer), model.context // 2)
@@ -93,31 +93,27 @@ class Compactor:
         self._journal = journal
         self._delivered = delivered
 
-    async def relieve(self, request: LLMRequest, model: ModelInfo, history: tuple[Message, ...]) -> bool:
-        """Do something about a request that is too large. True when history changed, so that a new boundary has to follow."""
-        limit = ceiling(self._services, model)
-        if limit is None or not self._services.compaction.auto:
-            return False
-        size = estimate(request)
-        if size <= limit:
-            return False
-        if await self._prune(history, size - limit):
-            return True
-        return await self.summarise("auto", model, history)
+    async def relieve(self, excess: int, model: ModelInfo) -> bool:
+        """Do something about a request that is so many tokens too large. True when history changed, so that a new boundary
+        has to follow.
+        """
+        return await self._prune(excess) or await self.summarise("auto", model)
 
-    async def recover(self, model: ModelInfo, history: tuple[Message, ...]) -> bool:
+    async def recover(self, model: ModelInfo) -> bool:
         """Summarise because the provider said that a request was too large. True when there is a summary."""
-        return self._services.compaction.auto and await self.summarise("overflow", model, history)
+        return self._services.compaction.auto and await self.summarise("overflow", model)
 
-    async def summarise(
-        self, reason: CompactionReason, model: ModelInfo, history: tuple[Message, ...], message_id: MessageId | None = None
-    ) -> bool:
+    async def summarise(self, reason: CompactionReason, model: ModelInfo, message_id: MessageId | None = None) -> bool:
         """One compaction, from its start to its end. True when it was completed.
 
         `message_id` is that of the inbox item when it was asked for. Raises `StorageUnavailableError`.
         """
-        older, recent = split(history, self._services.compaction.keep_tokens)
-        if reason != "manual" and (not older.strip() or await self._given_up()):
+        if reason != "manual" and await self._given_up():
+            return False
+        history = await self._services.storage.read(self._history)
+        # A long history takes many milliseconds to put into words, in which no other session would be served.
+        older, recent = await self._services.blocking.run(lambda: split(history, self._services.compaction.keep_tokens))
+        if reason != "manual" and not older.strip():
             return False
         message_id = message_id or self._services.ids.message()
         previous = await self._services.storage.read(self._last_summary)
@@ -145,7 +141,8 @@ class Compactor:
             self._delivered(message_id)
         return started
 
-    async def _prune(self, history: tuple[Message, ...], excess: int) -> bool:
+    async def _prune(self, excess: int) -> bool:
+        history = await self._services.storage.read(self._history)
         parts = prunable(history, self._services.compaction.keep_tokens)
         if sum(result_tokens(part) - PRUNED_TOKENS for part in parts) < excess:
             return False
@@ -158,6 +155,9 @@ class Compactor:
         if failures >= MAX_FAILURES:
             _log.warning("compaction is given up for now", session_id=self._session_id, failures=failures)
         return failures >= MAX_FAILURES
+
+    def _history(self, reader: Reader) -> tuple[Message, ...]:
+        return reader.context(self._session_id)
 
     def _last_summary(self, reader: Reader) -> CompactionMessage | None:
         return reader.last_summary(self._session_id)

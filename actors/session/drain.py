@@ -11,7 +11,8 @@ Rules (semantics, "Session Drain" and "Safe Provider-Turn Boundary"):
 - A control item at the head of the inbox is done before the next boundary; input behind it waits.
 - A request that would not fit, or that the provider found too large, is made smaller once; then the same step begins again,
   without promotion.
-- The request is built from durable state and leaves after its attempt is recorded. Promoted input resets the allowance of
+- The request is built from durable state, of which a drain knows what it has read before (`History`), and leaves after its
+  attempt is recorded: with the promotions where it surely fits. Promoted input resets the allowance of
   steps; retries consume none.
 - After a cut answer the drain goes on with a new turn, within the same budget of retries.
 - A drain never raises: it returns its outcome.
@@ -19,27 +20,34 @@ Rules (semantics, "Session Drain" and "Safe Provider-Turn Boundary"):
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
 import trio
+from msgspec import structs
 
-from ...protocol.llm.lowering import lower
-from ...protocol.llm.request import AssistantMessage, LLMRequest
+from ...protocol.llm.invariants import RequestInvariantError
+from ...protocol.llm.request import LLMRequest
+from ...protocol.llm.transcript import estimate, tokens
 from ...protocol.values.errors import ContextUnavailableError, SessionNotFoundError, StorageUnavailableError
+from ...protocol.values.event import TurnStarted
 from ...protocol.values.failure import CONTEXT_UNAVAILABLE, INTERNAL, STORAGE_UNAVAILABLE, Failure
 from ...protocol.values.ids import MessageId, SessionId
-from ...protocol.values.message import Message
+from ...protocol.values.location import Location
 from ...protocol.values.prompt import CompactControl, MoveControl
 from ...protocol.values.session import CompletedOutcome, FailedOutcome, InterruptedOutcome, Outcome
+from ...storage.history import Stretch
+from ...storage.reader import Reader
+from ...storage.sessions import SessionRecord
+from ..agents import Agent
 from ..context.observing import Observing
 from ..logs import Logger
 from ..models.catalog import ModelInfo
 from ..tools.registry import ToolSet
 from . import recovery
-from .boundary import BoundaryFailure, Sample, nearby, observe, request_of, select, view_of
-from .compaction import Compactor
+from .boundary import BoundaryFailure, baseline_of, invalid_history, nearby, observe, request_of, select, view_of
+from .compaction import Compactor, ceiling
 from .controls import Delivery
+from .history import LONG_STRETCH, History
 from .journal import SessionJournal
 from .promotion import CONTINUE_INSTRUCTION, CUT_INSTRUCTION, Promotion
 from .requests import Requests
@@ -47,9 +55,6 @@ from .retry import RetryBudget
 from .services import Services
 from .transactions import InterruptMark
 from .turn import Turn, TurnFailure, TurnStopped, Unsettled
-
-LONG_HISTORY = 500
-"""Messages from which on a request is built outside the loop."""
 
 _log = Logger("steerway.drain")
 
@@ -110,6 +115,7 @@ class Drain:
         self._scope = trio.CancelScope()
         self._budget = RetryBudget(services.random)
         self._step = 0
+        self._history = services.histories.take(session_id)
         self._switched = trio.Event()
         self.stop_reason: Literal["user", "shutdown"] = "shutdown"
         """A cancellation that nobody asked this drain for is the end of its actor, not a user's interrupt."""
@@ -160,6 +166,8 @@ class Drain:
             return FailedOutcome(error=Failure(type=INTERNAL, message=message))
         finally:
             self.turn = None
+            if self._history is not None:
+                self._services.histories.put(self._session_id, self._history)
         if self.stop_reason == "user":
             with trio.CancelScope(shield=True):
                 await self._mark_interrupted()
@@ -168,9 +176,9 @@ class Drain:
     async def _mark_interrupted(self) -> None:
         """Between turns there is nothing that could end as interrupted, yet the work a user stopped must not come back."""
         try:
-            view = await self._services.storage.read(view_of(self._session_id, with_history=False))
-            if view.record.unanswered_seq is not None:
-                agent, model = await select(self._services, view.record, self._budget)
+            record = await self._services.storage.read(self._record)
+            if record.unanswered_seq is not None:
+                agent, model = await select(self._services, record, self._budget)
                 mark = InterruptMark(self._services, self._session_id, agent.name, model.ref)
                 await self._services.storage.commit(mark)
         except BoundaryFailure:
@@ -188,26 +196,30 @@ class Drain:
             if self._owner.control_first and not goes_on.hold:
                 await self._deliver()
                 continue
-            sample = None
+            passed = None
             if goes_on or self._owner.has_pending:
-                sample = await self._boundary(goes_on)
-            if sample is None:
+                passed = await self._boundary(goes_on)
+            if passed is None:
                 if self._owner.at_rest():
                     continue
                 self.rested = True
                 return
-            goes_on = await self._step_of(sample, made_smaller=goes_on.hold)
+            goes_on = await self._step_of(passed, made_smaller=goes_on.hold)
 
-    async def _step_of(self, sample: Sample, *, made_smaller: bool) -> _GoesOn:
+    async def _step_of(self, passed: _Passed, *, made_smaller: bool) -> _GoesOn:
         """Make the request fit, or run its turn; what follows from it."""
-        build = partial(request_of, self._services, self._session_id, sample)
-        # A long history takes many milliseconds to lower and to check, in which no other session would be served.
-        request, tools = await self._services.blocking.run(build) if len(sample.view.history) > LONG_HISTORY else build()
-        compactor, history = self._compactor, sample.view.history
-        if not made_smaller and await compactor.relieve(request, sample.model, history):
-            return _GoesOn(continuing=True, hold=True)
+        turn = self._turn(passed, recoverable=not made_smaller)
         try:
-            return _GoesOn(continuing=await self._turn(sample, request, tools, recoverable=not made_smaller))
+            request = self._request(passed)
+        except BoundaryFailure as failure:
+            if passed.begun is not None:
+                await turn.refuse(failure.failure)
+            raise
+        if passed.begun is None and not made_smaller and await self._relieved(passed):
+            return _GoesOn(continuing=True, hold=True)
+        self.turn = turn
+        try:
+            return _GoesOn(continuing=await turn.run(request))
         except TurnFailure as failure:
             if failure.superseded:
                 self._step -= 1  # a retry uses up no step, also where it is a turn of its own
@@ -215,11 +227,17 @@ class Drain:
             if failure.again:
                 self._step -= 1
                 return _GoesOn(continuing=True, instruction=CUT_INSTRUCTION)
-            if failure.overflow and not made_smaller and await compactor.recover(sample.model, history):
+            if failure.overflow and not made_smaller and await self._compactor.recover(passed.model):
                 return _GoesOn(continuing=True, hold=True)
             raise
         finally:
             self._owner.turn_ended()
+
+    async def _relieved(self, passed: _Passed) -> bool:
+        if passed.room is None or passed.room >= 0:
+            return False
+        self._history = None  # pruning changes what was taken up
+        return await self._compactor.relieve(-passed.room, passed.model)
 
     async def _deliver(self) -> None:
         """Do what the control item at the head of the inbox asks."""
@@ -227,15 +245,18 @@ class Drain:
             case MoveControl(id=id):
                 self._owner.promoted((id,))
             case CompactControl(id=id):
-                view = await self._services.storage.read(view_of(self._session_id, with_history=True))
+                record = await self._services.storage.read(self._record)
                 try:
-                    _, model = await select(self._services, view.record, self._budget)
+                    _, model = await select(self._services, record, self._budget)
                 except BoundaryFailure as error:
                     await self._compactor.refuse(id, error.failure)
                 else:
-                    await self._compactor.summarise("manual", model, view.history, id)
+                    await self._compactor.summarise("manual", model, id)
             case None:
                 pass
+
+    def _record(self, reader: Reader) -> SessionRecord:
+        return reader.record(self._session_id)
 
     # --- what a turn has to know (Situation) -------------------------------------------------------------------------
 
@@ -255,22 +276,28 @@ class Drain:
 
     # --- the Safe Provider-Turn Boundary -----------------------------------------------------------------------------
 
-    async def _boundary(self, goes_on: _GoesOn) -> Sample | None:
-        """Sample, observe, promote, and read the history; None when there is nothing to answer."""
+    async def _boundary(self, goes_on: _GoesOn) -> _Passed | None:
+        """Sample, observe, promote, and take up what is new in history; None when there is nothing to answer."""
         services, session_id, storage = self._services, self._session_id, self._services.storage
         instruction = goes_on.instruction
         while True:
             self._switched = trio.Event()
-            view = await storage.read(view_of(session_id, with_history=goes_on.forced))
+            known = None if self._history is None else self._history.mark
+            view = await storage.read(view_of(session_id, known))
             agent, model = await select(services, view.record, self._budget)
-            if goes_on.forced and self._assistant_had_the_last_word(view.history, model):
+            history = await self._follow(view.stretch, model)
+            if goes_on.forced and history.assistant_had_the_last_word:
                 instruction = CONTINUE_INSTRUCTION
+            tools = services.tools.materialise(view.record.session.location, agent.name, agent.rules)
+            admitted = await observe(services, view, agent, Observing(diagnose=services.diagnose))
+            frame = request_of(session_id, agent, model, tools, baseline=baseline_of(admitted, view.active))
+            assistant = services.ids.message()
             promotion = Promotion(
                 services,
                 session_id,
                 revision=view.record.revision,
                 epoch=view.active,
-                admitted=await observe(services, view, agent, Observing(diagnose=services.diagnose)),
+                admitted=admitted,
                 nearby=await nearby(services, view),
                 forced=goes_on.forced,
                 continuing=goes_on.continuing,
@@ -278,6 +305,9 @@ class Drain:
                 instruction=instruction,
                 step=self._step,
                 steps=agent.steps,
+                known=history.mark,
+                room=None if goes_on.hold else self._room(model, frame, history),
+                started=TurnStarted(assistant_message_id=assistant, agent=agent.name, model=model.ref, attempt=1),
             )
             promoted = await storage.commit(promotion)
             self._owner.promoted(promotion.promoted)
@@ -286,34 +316,95 @@ class Drain:
             if not promoted:
                 return None
             self._step = promotion.step
-            view = await storage.read(view_of(session_id, with_history=True))
-            return Sample(view, agent, model, last_step=promotion.last_step)
+            if not promotion.begun:
+                stretch = promotion.stretch or (await storage.read(view_of(session_id, history.mark))).stretch
+                history = await self._follow(stretch, model)
+            return _Passed(
+                view.record.session.location,
+                agent,
+                model,
+                tools,
+                structs.replace(frame, tool_choice="none") if promotion.last_step else frame,
+                assistant,
+                room=self._room(model, frame, history),
+                last_step=promotion.last_step,
+                begun=promotion.stretch if promotion.begun else None,
+            )
 
-    @staticmethod
-    def _assistant_had_the_last_word(history: tuple[Message, ...], model: ModelInfo) -> bool:
-        messages = lower(history, model.ref)
-        return not messages or isinstance(messages[-1], AssistantMessage)
+    def _room(self, model: ModelInfo, frame: LLMRequest, history: History) -> int | None:
+        """How many tokens may be added to the history before something is done about it; None without a limit."""
+        limit = ceiling(self._services, model)
+        return None if limit is None else limit - estimate(frame) - tokens(history.size)
+
+    async def _follow(self, stretch: Stretch, model: ModelInfo) -> History:
+        """The drain's history, made for that model, with the stretch taken up."""
+        history = self._history
+        if history is None or not history.serves(model):
+            history = self._history = History(self._services.models, model)
+        if not history.follows(stretch):
+            stretch = await self._services.storage.read(lambda reader: reader.stretch(self._session_id, None))
+        try:
+            if len(stretch.messages) > LONG_STRETCH:
+                await self._services.blocking.run(lambda: history.extend(stretch))
+            else:
+                history.extend(stretch)
+        except RequestInvariantError as error:
+            raise invalid_history(error) from error
+        return history
 
     # --- the turn ----------------------------------------------------------------------------------------------------
 
-    async def _turn(self, sample: Sample, request: LLMRequest, tools: ToolSet, *, recoverable: bool) -> bool:
-        services, session = self._services, sample.record.session
-        self.turn = Turn(
+    def _request(self, passed: _Passed) -> LLMRequest:
+        """The request of the turn, from durable state. Raises `BoundaryFailure`."""
+        history = self._history
+        if history is None:
+            raise AssertionError("a boundary that was passed has a history")
+        try:
+            if passed.begun is not None:
+                history.extend(passed.begun)
+            messages = history.messages()
+        except RequestInvariantError as error:
+            raise invalid_history(error) from error
+        return structs.replace(passed.frame, messages=messages)
+
+    def _turn(self, passed: _Passed, *, recoverable: bool) -> Turn:
+        services = self._services
+        return Turn(
             services,
             self._session_id,
             self.journal,
             self._requests,
             self,
             self._budget,
-            assistant=services.ids.message(),
-            agent=sample.agent,
-            model=sample.model,
-            location=session.location,
-            tools=tools,
-            last_step=sample.last_step,
+            assistant=passed.assistant,
+            agent=passed.agent,
+            model=passed.model,
+            location=passed.location,
+            tools=passed.tools,
+            last_step=passed.last_step,
             recoverable=recoverable and services.compaction.auto,
+            begun=passed.begun is not None,
+            conversation=None if self._history is None else self._history.conversation,
         )
-        return await self.turn.run(request)
+
+
+class _Passed(NamedTuple):
+    """A boundary that was passed: what its turn runs with.
+
+    `frame` is the request without its messages, `room` the tokens that might be added to the history; it may be negative.
+    `begun`: the first attempt is recorded, and this is what the history has to take up before its request. No await may come
+    between that record and the turn, which sees to its end.
+    """
+
+    location: Location
+    agent: Agent
+    model: ModelInfo
+    tools: ToolSet
+    frame: LLMRequest
+    assistant: MessageId
+    room: int | None
+    last_step: bool
+    begun: Stretch | None
 
 
 class _GoesOn(NamedTuple):

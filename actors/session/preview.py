@@ -9,20 +9,35 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from msgspec import structs
+
+from ...protocol.llm.invariants import RequestInvariantError, check
+from ...protocol.llm.lowering import lower
 from ...protocol.provider_context import ProviderContext
-from ...protocol.values.context import ContextContribution, ContextEpoch
+from ...protocol.values.context import ContextContribution
 from ...protocol.values.errors import ContextUnavailableError
 from ...protocol.values.failure import CONTEXT_UNAVAILABLE, Failure
 from ...protocol.values.ids import SessionId
 from ...protocol.values.message import Message, SyntheticMessage, SystemMessage, UserMessage
 from ...protocol.values.prompt import PendingItem
-from ...storage.epochs import EpochRecord
 from ...storage.reader import Reader
 from ..agents import Agent
-from ..context.algebra import Initialized, ReplacementReady, Updated
+from ..context.algebra import ReplacementReady, Updated
 from ..context.instructions import render_nearby
 from ..context.observing import Observing
-from .boundary import BoundaryFailure, Sample, View, nearby, observe, request_of, select, snapshot_of, system_context, view_of
+from .boundary import (
+    BoundaryFailure,
+    View,
+    baseline_of,
+    invalid_history,
+    nearby,
+    observe,
+    request_of,
+    select,
+    snapshot_of,
+    system_context,
+    view_of,
+)
 from .promotion import Admitted, eligible
 from .services import Services
 
@@ -31,7 +46,7 @@ async def provider_context(services: Services, session_id: SessionId) -> Provide
     """The answer. Raises `SessionNotFoundError`."""
 
     def query(reader: Reader) -> tuple[View, list[PendingItem]]:
-        return view_of(session_id, with_history=True)(reader), reader.pending(session_id)
+        return view_of(session_id)(reader), reader.pending(session_id)
 
     view, pending = await services.storage.read(query)
     sources: tuple[ContextContribution, ...] = ()
@@ -40,9 +55,14 @@ async def provider_context(services: Services, session_id: SessionId) -> Provide
         agent, model = await select(services, view.record)
         sources = await _sources(services, view, agent)
         admitted = await observe(services, view, agent, Observing())
-        messages = tuple([message async for message in _messages(services, view, pending, admitted)])
-        shown = view._replace(history=messages, epoch=_next_epoch(view, admitted))
-        request, _ = request_of(services, session_id, Sample(shown, agent, model, last_step=False))
+        history = tuple([message async for message in _messages(services, view, pending, admitted)])
+        messages = lower(history, model.ref)
+        check(messages)
+        tools = services.tools.materialise(view.record.session.location, agent.name, agent.rules)
+        frame = request_of(session_id, agent, model, tools, baseline=baseline_of(admitted, view.active))
+        request = structs.replace(frame, messages=messages)
+    except RequestInvariantError as invalid:
+        error = invalid_history(invalid).failure
     except BoundaryFailure as failure:
         error = failure.failure
     except ContextUnavailableError as blocked:
@@ -67,7 +87,7 @@ async def _messages(services: Services, view: View, pending: list[PendingItem], 
     """History with what the boundary would add to it, in its order."""
     ids, now = services.ids, services.now_ms()
     told: set[str] = set()
-    for message in view.history:
+    for message in view.stretch.messages:
         match message:
             case SystemMessage() if isinstance(admitted, ReplacementReady):
                 continue
@@ -86,12 +106,3 @@ async def _messages(services: Services, view: View, pending: list[PendingItem], 
             yield SystemMessage(id=ids.message(), created=now, text=text)
         case _:
             pass
-
-
-def _next_epoch(view: View, admitted: Admitted) -> EpochRecord | None:
-    match admitted:
-        case Initialized(baseline=baseline) | ReplacementReady(baseline=baseline):
-            seq = view.record.session.head
-            return EpochRecord(ContextEpoch(baseline=baseline, baseline_seq=seq, revision=0, reason="initial"), {})
-        case _:
-            return view.epoch

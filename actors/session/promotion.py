@@ -6,6 +6,10 @@ Rules (semantics, "Safe Provider-Turn Boundary", c; rulings A14, B2):
 - With nothing to promote, nothing to continue and no forced turn, it changes nothing at all.
 - Order: the first epoch; a synthetic instruction; promoted input; nearby instructions; the combined system message or the
   replaced epoch; the instruction of the last step.
+- It answers with the messages that are new to the request, as they stand in this transaction, unless that would mean to read a
+  long history here, where all sessions write.
+- With them it records the first attempt, if the request surely fits: then a prompt costs one commit less, and nothing can come
+  between what was sampled and the attempt (ruling A14). A request that may be too large is measured first, outside.
 """
 
 from __future__ import annotations
@@ -13,10 +17,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
+from ...protocol.llm.transcript import CHARACTERS_PER_TOKEN, IMAGE_TOKENS
 from ...protocol.values.context import ContextEpoch
-from ...protocol.values.event import ContextUpdated, EpochStarted, EventData, PromptPromoted, SyntheticAdded
+from ...protocol.values.event import ContextUpdated, EpochStarted, EventData, PromptPromoted, SyntheticAdded, TurnStarted
 from ...protocol.values.ids import MessageId, SessionId
+from ...protocol.values.message import AssistantMessage, Message, ToolPart, UserMessage
 from ...protocol.values.prompt import Admission, PendingItem
+from ...protocol.values.tool import FileContent
+from ...storage.history import Mark, Stretch
 from ...storage.journal import Transaction
 from ..context.algebra import Initialized, ReplacementReady, Updated
 from ..context.instructions import Instruction, render_nearby
@@ -29,6 +37,11 @@ LAST_STEP_INSTRUCTION = (
     "This is the last step of this run: tools cannot be used any more. Answer in text only. Say briefly what was done, what"
     " remains, and what should happen next."
 )
+
+SHORT_LOG = 256
+"""Events of a log that may be read from its beginning inside the transaction."""
+_MARGIN = 64
+"""Tokens by which a message may be larger in a request than what is stored of it."""
 
 Admitted = Initialized | Updated | ReplacementReady | None
 """What a boundary does about the System Context; None leaves it as it is."""
@@ -48,6 +61,9 @@ class Promotion:
 
     `promoted` are the prompts that left the inbox, `step` the number of the turn within its allowance. `hold`: the same step
     once more, and no input; the boundary of a request that had to be made smaller.
+
+    `known` is where the caller's history stands, `room` how many tokens may be added to it, None without a limit; `stretch` is
+    then what is behind `known`, or None when it was not read, and `begun` says whether `started` was recorded.
     """
 
     def __init__(
@@ -65,6 +81,9 @@ class Promotion:
         instruction: str | None,
         step: int,
         steps: int | None,
+        known: Mark | None,
+        room: int | None,
+        started: TurnStarted,
     ) -> None:
         self._services = services
         self._session_id = session_id
@@ -77,8 +96,13 @@ class Promotion:
         self._hold = hold
         self._instruction = instruction
         self._steps = steps
+        self._known = known
+        self._room = room
+        self._started = started
         self.step = step
         self.promoted: tuple[MessageId, ...] = ()
+        self.stretch: Stretch | None = None
+        self.begun = False
 
     @property
     def last_step(self) -> bool:
@@ -128,7 +152,21 @@ class Promotion:
         if data:
             transaction.append(self._session_id, [self._services.new_event(item) for item in data])
         self.promoted = tuple(prompt.id for prompt in chosen)
+        self._begin(transaction)
         return True
+
+    def _begin(self, transaction: Transaction) -> None:
+        self.stretch = transaction.stretch(self._session_id, self._known, longest=SHORT_LOG)
+        if self.stretch is not None and self._surely_fits(self.stretch):
+            transaction.append(self._session_id, [self._services.new_event(self._started)])
+            self.begun = True
+
+    def _surely_fits(self, stretch: Stretch) -> bool:
+        if self._room is None:
+            return True
+        # Bytes are no fewer than characters, and base64 makes four of three.
+        tokens = stretch.size * 4 // (3 * CHARACTERS_PER_TOKEN) + len(stretch.messages) * _MARGIN
+        return tokens + sum(map(_files, stretch.messages)) * IMAGE_TOKENS <= self._room
 
     def _stale(self, transaction: Transaction) -> bool:
         if transaction.session(self._session_id).revision != self._revision:
@@ -148,3 +186,15 @@ class Promotion:
 
     def _say(self, text: str) -> SyntheticAdded:
         return SyntheticAdded(message_id=self._services.ids.message(), text=text)
+
+
+def _files(message: Message) -> int:
+    """How many files the message carries; a small one counts for more than its bytes."""
+    match message:
+        case UserMessage(files=files):
+            return len(files or ())
+        case AssistantMessage(content=content):
+            results = (getattr(part.state, "content", None) or () for part in content if isinstance(part, ToolPart))
+            return sum(isinstance(item, FileContent) for result in results for item in result)
+        case _:
+            return 0

@@ -19,6 +19,7 @@ from ..context.skills import Skills
 from ..models.models import Models
 from ..storage import StorageActor
 from ..tools.registry import ToolRegistry
+from .history import Histories
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Services:
     diagnose: Callable[[SourceDefect], None]
     """Tells operators of a source that could not be observed, and should have been."""
     compaction: Compaction
+    histories: Histories
 
     def new_event(self, data: EventData) -> NewEvent:
         """A durable event with its id and time, ready for the journal."""

@@ -24,6 +24,7 @@ from typing import Literal, Protocol
 import trio
 
 from ...protocol.llm import events as llm
+from ...protocol.llm.adapter import Conversation
 from ...protocol.llm.request import LLMRequest
 from ...protocol.values.errors import StorageUnavailableError
 from ...protocol.values.event import (
@@ -141,7 +142,10 @@ class Turn:
         tools: ToolSet,
         last_step: bool,
         recoverable: bool,
+        begun: bool,
+        conversation: Conversation | None,
     ) -> None:
+        """`begun`: the first attempt is in the log. `conversation`: what the adapter remembers of earlier requests."""
         self._services = services
         self._session_id = session_id
         self._journal = journal
@@ -156,6 +160,8 @@ class Turn:
         self._recoverable = recoverable
         self.assistant = assistant
         self._response = Response(journal, assistant)
+        self._conversation = conversation
+        self._was_begun = begun
         self._recorded: Answer[None] | None = None
         self._limit = trio.Semaphore(MAX_CONCURRENT_CALLS)
         self._declined = False
@@ -187,21 +193,25 @@ class Turn:
             ended = True
         finally:
             if not ended and self._begun:
-                reason = self._situation.stop_reason
-                await self._settle(TurnInterrupted(assistant_message_id=self.assistant, reason=reason))
+                await self._settle(self._interrupted(self._situation.stop_reason))
         await self._settle(terminal)
         return self._outcome(terminal, again)
+
+    async def refuse(self, failure: Failure) -> None:
+        """End a turn that has begun and whose request cannot be made: durably as failed. Raises `Unsettled`."""
+        await self._settle(TurnFailed(assistant_message_id=self.assistant, error=failure))
 
     @property
     def _begun(self) -> bool:
         """Whether the turn is in the log."""
-        return self._recorded is not None and self._recorded.done and self._recorded.error is None
+        return self._was_begun or (self._recorded is not None and self._recorded.done and self._recorded.error is None)
 
     async def _attempts(self, request: LLMRequest) -> tuple[EventData, bool]:
         """Try until there is an end: the terminal event, and what is `TurnFailure.again`."""
         attempt = 1
         while True:
-            await self._begin(attempt)
+            if attempt > 1 or not self._was_begun:
+                await self._begin(attempt)
             await self._attempt(request)
             end = self._judged()
             delay = self._delay(end)
@@ -214,6 +224,7 @@ class Turn:
                 return self._terminal(end, continues=True), True
             self._used += end.tokens or NO_TOKENS
             self._paid += self._model.cost(end.tokens)
+            self._response.end = self._response.used = None
             if self._fell_back(end) or not await self._back_off(attempt, delay, end):
                 return self._terminal(llm.ProviderFailed(failure=_superseded(end)), continues=True), False
 
@@ -231,13 +242,12 @@ class Turn:
     async def _attempt(self, request: LLMRequest) -> None:
         """Send the request and take what comes, until its end and the end of all calls it made."""
         response = self._response
-        response.end = None
         self._attempt_scope = trio.CancelScope()
         try:
             with self._attempt_scope:
                 async with (
                     trio.open_nursery() as running_calls,
-                    self._services.models.stream(self._model, request) as batches,
+                    self._services.models.stream(self._model, request, self._conversation) as batches,
                 ):
                     async for batch in batches:
                         for event in batch:
@@ -261,7 +271,7 @@ class Turn:
         match self._response.end:
             case None:
                 failure = Failure(type=PROVIDER_INCOMPLETE, message="The provider's answer stopped without an end.")
-                return llm.ProviderFailed(failure=failure, retryable=True)
+                return llm.ProviderFailed(failure=failure, retryable=True, tokens=self._response.used)
             case llm.Finished(finish="content-filter") as end:
                 failure = Failure(type=PROVIDER_CONTENT_FILTER, message="The provider's content filter stopped the answer.")
                 return llm.ProviderFailed(failure=failure, tokens=end.tokens)
@@ -368,7 +378,7 @@ class Turn:
 
     def _terminal(self, end: llm.Finished | llm.ProviderFailed, *, continues: bool = False) -> EventData:
         if self._declined:
-            return TurnInterrupted(assistant_message_id=self.assistant, reason="user")
+            return self._interrupted("user")
         match end:
             case llm.Finished():
                 return TurnCompleted(
@@ -388,6 +398,18 @@ class Turn:
                     cost=cost or None,
                     continues=continues or overflow or None,
                 )
+
+    def _interrupted(self, reason: Literal["user", "shutdown"]) -> TurnInterrupted:
+        end = self._response.end
+        tokens = self._response.used if end is None else end.tokens
+        cost = self._paid + self._model.cost(tokens)
+        used = self._used + (tokens or NO_TOKENS)
+        return TurnInterrupted(
+            assistant_message_id=self.assistant,
+            reason=reason,
+            tokens=None if used == NO_TOKENS else used,
+            cost=cost or None,
+        )
 
     def _overflowed(self, failure: Failure) -> bool:
         return failure.type == PROVIDER_CONTEXT_OVERFLOW and not self._response.has_output

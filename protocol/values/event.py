@@ -275,6 +275,9 @@ class TurnInterrupted(EventData):
     type: ClassVar[str] = "session.turn.interrupted"
     assistant_message_id: MessageId
     reason: Literal["user", "shutdown", "recovery"]
+    tokens: Tokens | None = None
+    """What the provider said until then that was used; None where it says so only at the end."""
+    cost: float | None = None
 
 
 class RetryScheduled(EventData):

@@ -1,0 +1,118 @@
+"""Session History as the requests to one model have it, kept from turn to turn so that a turn costs what is new in it.
+
+Rules (semantics, "Request invariants"; ruling B10):
+- Lowering is prefix-stable, so what was lowered, checked, measured and written once stays as it is; a turn adds the messages
+  behind its `mark`. Another origin (compaction, a new epoch) or another model begins anew.
+- It is never more than a copy of what is stored: it may be dropped at any time, and is whenever that is in doubt.
+- Between drains `Histories` keeps the long ones of sessions that work, within a bound of memory; short ones are read again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ...protocol.llm.invariants import Checker
+from ...protocol.llm.lowering import Lowering
+from ...protocol.llm.request import AssistantMessage, RequestMessage
+from ...protocol.llm.transcript import Size, measure
+from ...protocol.values.ids import SessionId
+from ...storage.history import Mark, Stretch
+from ..models.catalog import ModelInfo
+from ..models.models import Models
+
+LONG_STRETCH: Final = 500
+"""Messages from which on they are better taken up outside the loop: it takes many milliseconds, in which nobody is served."""
+KEPT_MESSAGES: Final = 32
+"""Request messages from which on a history is worth its memory while the session rests."""
+KEPT_BYTES: Final = 64 * 1024 * 1024
+"""What all resting histories may take together, about."""
+
+_PER_MESSAGE: Final = 1_000
+_PER_BYTE: Final = 3
+"""A stored byte stands here as text and as the protocol's JSON, media in base64."""
+
+
+class History:
+    """What one session's requests to one model have in common. `mark` is None until something was taken up, and again when
+    nothing here may be relied on any more.
+    """
+
+    def __init__(self, models: Models, model: ModelInfo) -> None:
+        self._model = model.ref
+        self.conversation = models.conversation(model)
+        """The adapter's own memory of what it has written; None where nothing is written."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self.mark: Mark | None = None
+        self.size = Size()
+        self.weight = 0
+        """About the bytes of memory that it takes."""
+        self._messages: list[RequestMessage] = []
+        self._lowering = Lowering(self._model)
+        self._checker = Checker()
+
+    def serves(self, model: ModelInfo) -> bool:
+        """Whether it was made for that model."""
+        return self._model == model.ref
+
+    def follows(self, stretch: Stretch) -> bool:
+        """Whether that stretch can be taken up: it is the whole, or begins where this one stands."""
+        return stretch.since is None or stretch.since == self.mark
+
+    def extend(self, stretch: Stretch) -> None:
+        """Take up a stretch that it follows. Raises `RequestInvariantError`; then it begins anew with the next whole one."""
+        if stretch.since is None:
+            self._begin()
+        self.mark = None
+        new = self._lowering.extend(stretch.messages)
+        self._checker.extend(new)
+        self._messages += new
+        self.size += measure(new)
+        self.weight += stretch.size * _PER_BYTE + len(new) * _PER_MESSAGE
+        if self.conversation is not None and len(new) > LONG_STRETCH:
+            self.conversation.extend(self._messages)
+        self.mark = stretch.mark if stretch.settled else None
+
+    def messages(self) -> tuple[RequestMessage, ...]:
+        """The request messages. Raises `RequestInvariantError` where a call has no result."""
+        self._checker.finish()
+        return tuple(self._messages)
+
+    @property
+    def assistant_had_the_last_word(self) -> bool:
+        """Whether nothing follows what the model said last, or nothing was ever said."""
+        return not self._messages or isinstance(self._messages[-1], AssistantMessage)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+
+class Histories:
+    """Histories of sessions at rest, the ones used last. A drain takes its session's out and puts it back."""
+
+    def __init__(self, limit: int = KEPT_BYTES) -> None:
+        self._limit = limit
+        self._weight = 0
+        self._resting: dict[SessionId, History] = {}
+
+    def take(self, session_id: SessionId) -> History | None:
+        """The session's history, which is the caller's now, or None."""
+        history = self._resting.pop(session_id, None)
+        if history is not None:
+            self._weight -= history.weight
+        return history
+
+    def put(self, session_id: SessionId, history: History) -> None:
+        """Keep a history if it may be of use; the ones that rested longest go for it."""
+        self.take(session_id)
+        if history.mark is None or len(history) < KEPT_MESSAGES or history.weight > self._limit:
+            return
+        self._resting[session_id] = history
+        self._weight += history.weight
+        while self._weight > self._limit:
+            self.take(next(iter(self._resting)))
+
+    def forget(self, session_id: SessionId) -> None:
+        """The session leaves memory, or is gone."""
+        self.take(session_id)
