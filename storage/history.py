@@ -23,6 +23,10 @@ _MESSAGES = (
     "SELECT seq, key, kind, body, open FROM message WHERE session = ?1 AND kind <> 'system' AND seq >= ?2 UNION ALL"
     " SELECT seq, key, kind, body, open FROM message WHERE session = ?1 AND kind = 'system' AND seq > ?3 ORDER BY 1"
 )
+_SIZE = (
+    "SELECT sum(length(m.body) + (SELECT coalesce(sum(length(p.body)), 0) FROM message_part p WHERE p.message = m.key))"
+    " FROM message m WHERE m.session = ?1 AND (m.kind <> 'system' AND m.seq >= ?2 OR m.kind = 'system' AND m.seq > ?3)"
+)
 
 
 class Origin(NamedTuple):
@@ -75,3 +79,12 @@ def stretch(cursor: Cursor, session_id: SessionId, since: Mark | None, *, longes
         size=sum(len(row[3]) for row in found) + sum(len(body) for _, body in parts),
         settled=not any(row[4] for row in found),
     )
+
+
+def size(cursor: Cursor, session_id: SessionId) -> int:
+    """Bytes of all messages of the origin as they are stored. Raises `SessionNotFoundError`."""
+    rows = cursor.execute(_SESSION, (session_id,)).fetchall()
+    if not rows:
+        raise sessions.not_found(session_id)
+    key, _, first, covered = rows[0]
+    return cursor.execute(_SIZE, (key, first, covered or 0)).fetchall()[0][0] or 0

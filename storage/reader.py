@@ -34,6 +34,7 @@ from .attempts import TurnRecord
 from .epochs import EpochRecord
 from .history import Mark, Stretch
 from .leftovers import Unfinished
+from .pages import Weigh, weigh_stored
 from .requests import RequestState
 from .sessions import SessionRecord
 from .statements import Connection
@@ -84,10 +85,10 @@ class Reader:
         """The session and all its descendants, children before their parents. Raises `SessionNotFoundError`."""
         return sessions.family(self._cursor, session_id)
 
-    def sessions_page(self, query: ListSessions) -> Page[Session]:
+    def sessions_page(self, query: ListSessions, weigh: Weigh = weigh_stored) -> Page[Session]:
         """A page of sessions. Raises `InvalidRequestError` (field `limit`) or `InvalidCursorError`."""
         with self._snapshot():
-            return pages.sessions_page(self._cursor, query)
+            return pages.sessions_page(self._cursor, query, weigh)
 
     # --- inbox ---
 
@@ -103,10 +104,13 @@ class Reader:
 
     # --- history ---
 
-    def messages_page(self, query: ListMessages) -> Page[Message]:
-        """A page of messages. Raises `SessionNotFoundError`, `InvalidRequestError` (`limit`) or `InvalidCursorError`."""
+    def messages_page(self, query: ListMessages, weigh: Weigh = weigh_stored) -> Page[Message]:
+        """A page of messages, which ends early where it would be too large.
+
+        Raises `SessionNotFoundError`, `InvalidCursorError`, or `InvalidRequestError` (`limit`, or one message is too large).
+        """
         with self._snapshot():
-            return pages.messages_page(self._cursor, query)
+            return pages.messages_page(self._cursor, query, weigh)
 
     def history(self, session_id: SessionId, upto: int | None = None) -> tuple[Message, ...]:
         """All messages of the session in order; with `upto`, those created by events up to that sequence.
@@ -140,6 +144,11 @@ class Reader:
     def context(self, session_id: SessionId) -> tuple[Message, ...]:
         """The messages from which the next request is made, in order. Raises `SessionNotFoundError`."""
         return self.stretch(session_id, None).messages
+
+    def context_bytes(self, session_id: SessionId) -> int:
+        """How large those messages are as they are stored, without reading them. Raises `SessionNotFoundError`."""
+        with self._snapshot():
+            return history.size(self._cursor, session_id)
 
     def stretch(self, session_id: SessionId, since: Mark | None) -> Stretch:
         """Those of them that are behind `since`; all where that is None or of another origin. Raises `SessionNotFoundError`."""

@@ -99,7 +99,7 @@ class Connection:
         """Ends the reader when the connection decides to close."""
         self.closing: tuple[int, str] | None = None
         self._router = router
-        self._codec = codec
+        self.codec = codec
         self._authenticate = authenticate
         self._limits = limits
         self._usage = usage
@@ -188,7 +188,7 @@ class Connection:
             self._send(self._end.error(request.id, error))
             return
         try:
-            answer = self._router.dispatch(request.method, request.params, self._codec, self)
+            answer = self._router.dispatch(request.method, request.params, self.codec, self)
         except Exception as error:
             answer = refused(error)
         self._requests[request.id] = answer

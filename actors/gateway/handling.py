@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 import trio
 
+from ...protocol.codec import Codec
 from ...protocol.values.errors import DeclaredError, InvalidRequestError, ServiceUnavailableError
 from ...protocol.values.ids import MAX_ID_LENGTH, is_well_formed
 from ...protocol.values.model import ModelRef
@@ -22,6 +23,11 @@ class Peer(Protocol):
 
     @property
     def outbound(self) -> Outbound: ...
+
+    @property
+    def codec(self) -> Codec:
+        """How answers to it are encoded."""
+        ...
 
     @property
     def nursery(self) -> trio.Nursery: ...

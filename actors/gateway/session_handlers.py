@@ -17,10 +17,12 @@ from ...protocol.values.errors import AgentNotFoundError, InvalidRequestError
 from ...protocol.values.event import SessionCreated
 from ...protocol.values.ids import SessionId
 from ...protocol.values.location import Location
+from ...protocol.values.message import Message
 from ...protocol.values.page import Page
 from ...protocol.values.prompt import MAX_PROMPT_BYTES, MAX_PROMPT_JSON_BYTES, Prompt
 from ...protocol.values.session import Session
 from ...storage.copying import Fork
+from ...storage.pages import MAX_ITEM_BYTES, Weigh
 from ...storage.reader import Reader
 from ..agents import UnknownAgentError
 from ..mailbox import Answer, settled
@@ -196,7 +198,7 @@ class SessionHandlers:
 
     def _list(self, params: op.ListSessions, peer: Peer) -> Answer[Any]:
         async def read() -> Page[Session]:
-            page = await self._services.storage.read(lambda reader: reader.sessions_page(params))
+            page = await self._services.storage.read(lambda reader: reader.sessions_page(params, _weigh(peer)))
             return msgspec.structs.replace(page, items=tuple(self._with_outcome(session) for session in page.items))
 
         return in_task(peer, read)
@@ -205,14 +207,24 @@ class SessionHandlers:
         return self._read(peer, lambda reader: tuple(reader.pending(params.session_id)))
 
     def _messages(self, params: op.ListMessages, peer: Peer) -> Answer[Any]:
-        return self._read(peer, lambda reader: reader.messages_page(params))
+        return self._read(peer, lambda reader: reader.messages_page(params, _weigh(peer)))
 
     def _message(self, params: op.MessageParams, peer: Peer) -> Answer[Any]:
         check_id(params.message_id, "msg_", "message_id")
         return self._read(peer, lambda reader: reader.message(params.session_id, params.message_id))
 
     def _context(self, params: op.SessionParams, peer: Peer) -> Answer[Any]:
-        return self._read(peer, lambda reader: tuple(reader.context(params.session_id)))
+        weigh = _weigh(peer)
+
+        def read(reader: Reader) -> tuple[Message, ...]:
+            if reader.context_bytes(params.session_id) > MAX_ITEM_BYTES:
+                raise _too_much_context()
+            messages = reader.context(params.session_id)
+            if sum(map(weigh, messages)) > MAX_ITEM_BYTES:
+                raise _too_much_context()
+            return messages
+
+        return self._read(peer, read)
 
     def _read(self, peer: Peer, query: Callable[[Reader], T]) -> Answer[Any]:
         return in_task(peer, partial(self._services.storage.read, query))
@@ -220,3 +232,14 @@ class SessionHandlers:
     def _with_outcome(self, session: Session) -> Session:
         outcome = self._sessions.last_outcome(session.id)
         return session if outcome is None else msgspec.structs.replace(session, last_outcome=outcome)
+
+
+def _weigh(peer: Peer) -> Weigh:
+    encode = peer.codec.encode
+    return lambda item: len(encode(item))
+
+
+def _too_much_context() -> InvalidRequestError:
+    return InvalidRequestError(
+        "The context is larger than an answer may be; read the history in pages, with `sessions.messages`.", field="session_id"
+    )
