@@ -22,10 +22,17 @@ from ..protocol.values.permission import Effect
 Count = Annotated[int, Meta(ge=1, le=2**53)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0)]
-WireProtocol = Literal["openai-chat", "openai-responses", "anthropic-messages", "demo"]
+WireProtocol = Literal["openai-chat", "openai-responses", "anthropic-messages", "gemini", "demo"]
+
+InputKind = Literal["text", "image", "pdf", "audio", "video"]
+"""What may be said that a model reads. Of files, images and PDFs are sent as they are; sound and films never."""
 
 DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"
 ANTHROPIC_BASE_URL: Final = "https://api.anthropic.com/v1"
+GOOGLE_BASE_URL: Final = "https://generativelanguage.googleapis.com/v1beta"
+
+_BASE_URLS: Final = {"anthropic-messages": ANTHROPIC_BASE_URL, "gemini": GOOGLE_BASE_URL}
+"""The vendors' own, where it is not the default."""
 
 
 class ConfigurationError(SteerwayError):
@@ -71,12 +78,14 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     """How long a provider may be silent, in seconds; what takes longer is a retryable transport failure.
 
     `connect` bounds the TCP connection, and once more the TLS handshake. `first_byte` counts from the start of the request
-    to the first byte of the answer's body, `idle` from one piece of the body to the next.
+    to the first byte of the answer's body, `idle` from one piece of the body to the next, `stalled` from one step of the
+    answer to the next, however many signs of life (comments, pings, empty deltas) come between them.
     """
 
     connect: Seconds = 30.0
     first_byte: Seconds = 120.0
     idle: Seconds = 120.0
+    stalled: Seconds = 300.0
 
 
 class Overlay(Struct, frozen=True, kw_only=True):
@@ -95,10 +104,11 @@ class Model(Overlay, frozen=True, kw_only=True):
     """`id` is what the provider calls the model, when that differs from its name here. Limits are in tokens.
 
     `cost` wins over what is known of the model otherwise; all of it, not price by price. `name` and `capabilities` are what
-    `models.list` tells people; no request depends on them.
+    `models.list` tells people; no request depends on them. `input` says what the model reads, in place of the provider's.
     """
 
     id: str | None = None
+    input: tuple[InputKind, ...] | None = None
     context: Count | None = None
     output: Count | None = None
     cost: Prices | None = None
@@ -114,10 +124,12 @@ class Provider(Overlay, frozen=True, kw_only=True):
     """One provider. Without listed models it takes any model id (ruling C7).
 
     `base_url` is the vendor's own when none is given: no key leaves for another vendor than that of the protocol. The key is
-    in an environment variable, or in a file that only its owner may read; where both are named, the file is used.
+    in an environment variable, or in a file that only its owner may read; where both are named, the file is used. `input` says
+    what its models read; what is sent where nobody says it is for `catalog` to know.
     """
 
     protocol: WireProtocol
+    input: tuple[InputKind, ...] | None = None
     base_url: str = ""
     api_key_env: str | None = None
     api_key_file: str | None = None
@@ -126,8 +138,7 @@ class Provider(Overlay, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.base_url:
-            own = ANTHROPIC_BASE_URL if self.protocol == "anthropic-messages" else DEFAULT_BASE_URL
-            structs.force_setattr(self, "base_url", own)
+            structs.force_setattr(self, "base_url", _BASE_URLS.get(self.protocol, DEFAULT_BASE_URL))
 
     def __repr__(self) -> str:
         return f"<Provider {self.protocol} {self.base_url} models={sorted(self.models)}>"

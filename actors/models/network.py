@@ -3,12 +3,16 @@
 Rules:
 - No limit of connections (ruling E3); one that is whole after its answer rests for the next. TLS and HTTP are the library's.
 - Time-outs are the caller's, except the one for connecting. Cancelling a read or write leaves the connection to be closed.
+- The libraries' loggers tell the steps of an exchange, and nothing that a peer said or that a proxy is told: either may be
+  a credential, or repeat one.
 - Where the environment names a proxy, httpx2's own pools are used, which know the rules of such variables: then nothing is
   joined, and everything else is the same.
 """
 
 from __future__ import annotations
 
+import logging
+import re
 import ssl
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable
@@ -22,6 +26,16 @@ import httpx2
 import trio
 
 from .chunks import ChunkJoiner
+
+_LOGGERS: Final = (
+    "httpcore2.connection",
+    "httpcore2.http11",
+    "httpcore2.http2",
+    "httpcore2.proxy",
+    "httpcore2.socks",
+    "httpx2",
+)
+_TOLD: Final = re.compile(r"(?:host|port)=\S+")
 
 KEEPALIVE_CONNECTIONS: Final = 100
 KEEPALIVE_SECONDS: Final = 30.0
@@ -37,6 +51,8 @@ _FAILURES: Final = (
 
 def open_client(*, trust_env: bool) -> httpx2.AsyncClient:
     """The client for all providers. `trust_env`: take proxies and authorities from the environment."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_discreet)  # the same one again changes nothing
     authorities = httpx2.create_ssl_context(trust_env=trust_env)
     proxied = trust_env and any(getproxies().get(scheme) for scheme in ("http", "https", "all"))
     return httpx2.AsyncClient(
@@ -53,6 +69,18 @@ def open_client(*, trust_env: bool) -> httpx2.AsyncClient:
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         trust_env=trust_env,
     )
+
+
+def _discreet(record: logging.LogRecord) -> bool:
+    """Cut a line of the libraries to what they did themselves, and with whom."""
+    if record.name == "httpx2":
+        if isinstance(record.args, tuple) and len(record.args) == 5:  # method, URL, version, status, and the peer's words
+            record.args = (*record.args[:4], "")
+    else:
+        step, _, details = record.getMessage().partition(" ")
+        record.msg, record.args = " ".join([step, *_TOLD.findall(details.partition(" return_value=")[0])]), None
+        record.exc_info = None
+    return True
 
 
 class DirectTransport(httpx2.AsyncBaseTransport):
@@ -185,7 +213,7 @@ class _Network(httpcore2.AsyncNetworkBackend):
                 return _Connection(await trio.open_tcp_stream(host, port, local_address=local_address))
         except trio.TooSlowError as error:
             raise httpcore2.ConnectTimeout(str(error)) from error
-        except (OSError, trio.BrokenResourceError) as error:
+        except (OSError, UnicodeError, trio.BrokenResourceError) as error:  # a name with a label that is too long is no text
             raise httpcore2.ConnectError(str(error)) from error
 
     async def sleep(self, seconds: float) -> None:

@@ -8,13 +8,17 @@ Rules:
   server insists on it (not by httpx2: its decoding iterator leaves generators behind when a body is no gzip).
 - What goes wrong at the provider or on the way is the last event of the stream. Only cancellation passes; it closes the
   connection at once. So does a consumer that leaves early.
-- After the explicit end the rest of the body is read for a moment, so that the connection can be used again.
+- A body has to bring the answer on: signs of life alone (comments, pings, empty deltas) keep it up for `stalled` seconds.
+  What counts is the time that is spent waiting, not what a slow consumer takes.
+- After the explicit end the rest of the body is read for a moment, so that the connection can be used again. Nobody is
+  interrupted by that any more: an answer that has ended stays whole.
 - The key, and what else of the headers may be a credential, is removed from everything a failure says. Texts of
   exceptions are not repeated where they could quote a header.
 """
 
 from __future__ import annotations
 
+import math
 import ssl
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -35,8 +39,8 @@ if TYPE_CHECKING:
 
 MAX_ERROR_BODY: Final = 64 * 1024
 """Bytes that are read of an answer which is an error."""
-DRAIN_SECONDS: Final = 0.5
-"""How long the end of a body is waited for once the protocol's own end has come."""
+DRAIN_SECONDS: Final = 0.1
+"""How long the end of a body is waited for once the protocol's own end has come: about what a new connection would cost."""
 MAX_INFLATED: Final = 16 * 1024 * 1024
 """Bytes that one piece of a compressed body may become."""
 
@@ -95,6 +99,9 @@ class _Exchange:
         self._pieces: AsyncGenerator[bytes, None] | None = None
         self._plain: Callable[[bytes], bytes] = bytes
         self._begun = False
+        self._quiet = 0.0
+        """Seconds that were waited, within the body, since the answer last went on."""
+        self._steps: int = 0
         self._deadline = float("inf")
         self._over = False
         self._complete = False
@@ -118,45 +125,60 @@ class _Exchange:
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Give the connection back: after the protocol's end by reading the body's, else by closing it at once."""
-        if self._pieces is not None:
-            import httpx2
+        """Give the connection back: after the protocol's end by reading the body's, else by closing it at once.
 
-            # Reading under a passed deadline is cancelled inside, and that unwinds the generators of the layers below.
-            with trio.move_on_after(DRAIN_SECONDS if self._complete else 0):
-                try:
-                    async for _ in self._pieces:
-                        pass
-                except (httpx2.HTTPError, httpx2.StreamError):
-                    pass  # the connection is gone, and nothing was left to hear
-            await self._pieces.aclose()
-        if self._response is not None:
-            await self._response.aclose()
+        After the end it is not cancelled any more; where it was already, nothing is waited for.
+        """
+        waits = self._complete and trio.current_effective_deadline() != -math.inf
+        with trio.CancelScope(shield=self._complete):
+            if self._pieces is not None:
+                import httpx2
+
+                # Reading under a passed deadline is cancelled inside, and that unwinds the generators of the layers below.
+                with trio.move_on_after(DRAIN_SECONDS if waits else 0):
+                    try:
+                        async for _ in self._pieces:
+                            pass
+                    except (httpx2.HTTPError, httpx2.StreamError):
+                        pass  # the connection is gone, and nothing was left to hear
+                await self._pieces.aclose()
+            if self._response is not None:
+                await self._response.aclose()
 
     async def _advance(self) -> list[LLMEvent]:
         """Send, or read the next piece: what that gave."""
         import httpx2
 
+        timeouts, now = self._info.timeouts, trio.current_time()
         if self._pieces is None:
-            self._deadline = trio.current_time() + self._info.timeouts.first_byte
+            self._deadline = now + timeouts.first_byte
         elif self._begun:
-            self._deadline = trio.current_time() + self._info.timeouts.idle
+            self._deadline = now + min(timeouts.idle, timeouts.stalled - self._quiet)
         try:
             with trio.CancelScope(deadline=self._deadline) as scope:
                 if self._pieces is None:
                     return await self._send()
                 piece = await anext(self._pieces, None)
                 if piece is not None:
+                    events = self._decoder.feed(self._plain(piece))
+                    if events or self._decoder.steps != self._steps:
+                        self._quiet, self._steps = 0.0, self._decoder.steps
+                    elif self._begun:
+                        self._quiet += trio.current_time() - now
                     self._begun = True
-                    return self._decoder.feed(self._plain(piece))
-        except (httpx2.HTTPError, httpx2.StreamError, zlib.error) as error:
+                    return events
+        except zlib.error:
+            return self._ended_by(_failed(PROVIDER_INVALID_OUTPUT, f"{self._origin} sent what cannot be decompressed."))
+        except (httpx2.HTTPError, httpx2.StreamError) as error:
             self._over = True
             return [self._unreached(error)] if self._response is None else self._decoder.close()
         self._over = True
-        return self._silent() if scope.cancelled_caught else self._decoder.close()
+        return self._ended_by(self._silence()) if scope.cancelled_caught else self._decoder.close()
 
     async def _send(self) -> list[LLMEvent]:
         """Send the request. Nothing when a stream has begun, else the failure."""
+        import httpx2
+
         http = self._request
         headers = {"accept-encoding": "identity"}
         headers.update({name.lower(): value for name, value in http.headers.items()})
@@ -165,7 +187,10 @@ class _Exchange:
             headers.update({name.lower(): value for name, value in authorization.items()})
         headers.update(self._info.headers)
         url = f"{self._info.base_url.rstrip('/')}/{http.path.lstrip('/')}"
-        outgoing = self._client.build_request("POST", url, headers=headers, content=http.body)
+        try:
+            outgoing = self._client.build_request("POST", url, headers=headers, content=http.body)
+        except (httpx2.InvalidURL, UnicodeError):
+            return [self._no_http()]
         outgoing.extensions["timeout"] = {"connect": self._info.timeouts.connect}
         self._origin = f"{outgoing.url.scheme}://{outgoing.url.netloc.decode('ascii', 'replace')}"
         self._response = response = await self._client.send(outgoing, stream=True)
@@ -174,14 +199,13 @@ class _Exchange:
         if encoding in _ZIPPED:
             self._plain = _inflater()
         elif encoding not in ("", "identity"):
-            return [
-                _failed(
-                    PROVIDER_INVALID_OUTPUT, f"{self._origin} compresses its answer as {encoding}, which was not asked for."
-                )
-            ]
+            if response.is_success:
+                message = f"{self._origin} compresses its answer as {encoding[:40]}, which was not asked for."
+                return [_failed(PROVIDER_INVALID_OUTPUT, message)]
+            self._plain = lambda _: b""  # the status has to say it all
         if response.is_success:
             return []
-        if response.is_redirect:
+        if response.has_redirect_location:
             message = f"{self._origin} redirects (HTTP {response.status_code}); set base_url to where it leads."
             return [_failed(PROVIDER_NO_ROUTE, message)]
         return [await self._refused(response, self._pieces)]
@@ -202,18 +226,24 @@ class _Exchange:
         said = bytes(body)
         for secret in self._secrets:  # before anything is cut, so that no half of one stays
             said = said.replace(secret.encode(), _REDACTED.encode())
+        said = said[:MAX_ERROR_BODY]
         headers = {name.lower(): value for name, value in response.headers.items()}
         return self._adapter.classify(response.status_code, headers, said)
 
-    def _silent(self) -> list[LLMEvent]:
-        """A time-out passed. What had begun is ended by the decoder, with the time-out as the reason."""
+    def _silence(self) -> ProviderFailed:
+        """A time-out passed: which."""
         timeouts = self._info.timeouts
-        message = (
-            f"{self._origin} sent nothing for {timeouts.idle:g} s in the middle of its answer."
-            if self._begun
-            else f"{self._origin} began no answer within {timeouts.first_byte:g} s."
-        )
-        failed = _failed(PROVIDER_TRANSPORT, message, retryable=True)
+        if not self._begun:
+            message = f"{self._origin} began no answer within {timeouts.first_byte:g} s."
+        elif timeouts.stalled - self._quiet <= timeouts.idle:
+            message = f"{self._origin} was there for {timeouts.stalled:g} s, but did not go on with its answer."
+        else:
+            message = f"{self._origin} sent nothing for {timeouts.idle:g} s in the middle of its answer."
+        return _failed(PROVIDER_TRANSPORT, message, retryable=True)
+
+    def _ended_by(self, failed: ProviderFailed) -> list[LLMEvent]:
+        """What had begun is ended by the decoder, for this reason unless it was complete."""
+        self._over = True
         if self._response is None:
             return [failed]
         events = self._decoder.close()
@@ -237,12 +267,14 @@ class _Exchange:
             case httpx2.ProxyError():
                 message = f"The proxy gave no connection to {origin}."
             case httpx2.UnsupportedProtocol() | httpx2.LocalProtocolError():
-                return _failed(
-                    PROVIDER_NO_ROUTE, f"The request to {origin} is no valid HTTP; look at base_url, headers and key."
-                )
+                return self._no_http()
             case _:
                 message = f"The connection to {origin} broke before an answer."
         return _failed(PROVIDER_TRANSPORT, message, retryable=True)
+
+    def _no_http(self) -> ProviderFailed:
+        message = f"The request to {self._origin} is no valid HTTP; look at base_url, headers and key."
+        return _failed(PROVIDER_NO_ROUTE, message)
 
     def _redacted(self, event: ProviderFailed) -> ProviderFailed:
         failure = event.failure
@@ -264,13 +296,22 @@ class _Exchange:
 
 
 def _inflater() -> Callable[[bytes], bytes]:
-    """Undoes the compression of one body, piece by piece. Raises zlib.error."""
+    """Undoes the compression of one body, piece by piece, of however many members it is. Raises zlib.error."""
     inflater = zlib.decompressobj(_ANY_HEADER)
 
     def inflate(piece: bytes) -> bytes:
-        plain = inflater.decompress(piece, MAX_INFLATED)
-        if inflater.unconsumed_tail:
-            raise zlib.error("a piece of the body inflates beyond all measure")
+        nonlocal inflater
+        plain = b""
+        while piece:
+            if inflater.eof:
+                piece = piece.lstrip(b"\0")  # padding behind the last member
+                inflater = zlib.decompressobj(_ANY_HEADER)
+                if not piece:
+                    break
+            plain += inflater.decompress(piece, MAX_INFLATED - len(plain) + 1)
+            if len(plain) > MAX_INFLATED:
+                raise zlib.error("a piece of the body inflates beyond all measure")
+            piece = inflater.unused_data
         return plain
 
     return inflate

@@ -33,7 +33,13 @@ class Conversation(Protocol):
 
 
 class Decoder(Protocol):
-    """Decodes one response body, fed in pieces of any size. Never raises on what a provider sends."""
+    """Decodes one response body, fed in pieces of any size. Never raises on what a provider sends.
+
+    `steps` grows with what brings the answer on without an event; signs of life alone leave it as it is.
+    """
+
+    @property
+    def steps(self) -> int: ...
 
     def feed(self, data: bytes) -> list[LLMEvent]:
         """The events that `data` completes, in order."""

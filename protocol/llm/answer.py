@@ -2,7 +2,7 @@
 
 Rules:
 - A body is an event stream, or one JSON document: servers and proxies answer an error, or a whole answer, without a stream.
-- Everything is bounded: an event, a document, the input of a call.
+- Everything is bounded: an event, a document, the input of a call, the number of pieces, what is kept beside the text.
 - One end: after `Finished` or `ProviderFailed` nothing more is said. A body that ends before either was incomplete.
 - A line that is no JSON is invalid output, unless its event is none of the protocol's. JSON of a surprising shape is the
   business of the protocol, which passes it over.
@@ -25,6 +25,8 @@ from .shapes import mapping
 from .sse import MAX_EVENT_BYTES, EventTooLarge, ServerSentEvent, SseDecoder
 from .unicode import decode_json, well_formed
 
+MAX_PIECES: Final = 10_000
+"""Blocks, items or calls that one answer may have."""
 _MAX_HEAD: Final = 4096
 _MAX_FINISH: Final = 100
 _WHITESPACE: Final = b" \t\r\n"
@@ -36,9 +38,12 @@ class AnswerDecoder(ABC):
 
     A protocol reads events by `_read_event` and a document by `_read_document`, puts what it finds into `_fragments`, and
     says the end by `_finish`, `_fail` or `_provider_error`.
+
+    `steps` counts what brought the answer on and gave no event, like the beginning of an item that shows itself later.
     """
 
     def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
+        self.steps: int = 0
         self._limit = limit
         self._fragments = Fragments()
         self._tokens: Tokens | None = None
@@ -50,6 +55,10 @@ class AnswerDecoder(ABC):
         """The body, when it is no event stream."""
         self._end: Finished | ProviderFailed | None = None
         self._ended = False
+        self._size = 0
+        """Bytes of the event that is being read."""
+        self._kept = 0
+        self._reported = False
 
     def feed(self, data: bytes) -> list[LLMEvent]:
         """The events that `data` completes, in order."""
@@ -119,6 +128,24 @@ class AnswerDecoder(ABC):
         if call.size > self._limit:
             self._too_large()
 
+    def _keep(self) -> bool:
+        """Whether what this event says may be kept until its fragment ends; if not, the answer has failed."""
+        self._kept += self._size
+        if self._kept > self._limit:
+            self._too_large()
+        return self._end is None
+
+    def _count_pieces(self, pieces: int) -> None:
+        """So many pieces have begun, whether they show themselves or not."""
+        if pieces > MAX_PIECES and self._end is None:
+            self._fail(PROVIDER_INVALID_OUTPUT, f"The provider sent an answer of more than {MAX_PIECES} pieces.")
+
+    def _report_usage(self) -> None:
+        """Say what the answer has used until now: the first time that it is known."""
+        if not self._reported and self._tokens is not None and self._tokens != NO_TOKENS:
+            self._reported = True
+            self._fragments.report(self._tokens)
+
     def _finish(self, finish: Finish, raw: str, *, refused: bool = False) -> None:
         """The protocol's explicit end. What the calls of the answer, or a refusal, say about it is put right here."""
         calls = self._fragments.calls
@@ -147,6 +174,7 @@ class AnswerDecoder(ABC):
         text = event.data.strip()
         if not text:
             return
+        self._size = len(text)
         if text == b"[DONE]":
             self._read_mark()
             return

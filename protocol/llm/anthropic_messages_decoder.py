@@ -8,7 +8,8 @@ Rules:
   whose text the provider keeps to itself is reasoning without text.
 - Server tools: the call is complete at its stop, the result is one block and kept verbatim. A result whose call is not in
   this answer is passed over; so are blocks, deltas and events that later versions add.
-- `input_tokens` is without the cache already. Usage is cumulative: of each number the largest counts.
+- `input_tokens` is without the cache already. Usage is cumulative: of each number the largest counts. That of the start is
+  told at once, since it is nearly all that an answer which is broken off has cost.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ _STATUSES: Final = {
     "overloaded_error": 529,
 }
 """What an error that comes inside a stream would have been as an answer."""
+_COUNTS: Final = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _CALLS: Final = ("tool_use", "server_tool_use", "mcp_tool_use")
 
 
@@ -71,6 +73,8 @@ class AnthropicMessagesDecoder(AnswerDecoder):
         self._blocks: dict[int, _Block] = {}
         self._writing: _Block | None = None
         """The block that the open text or reasoning belongs to."""
+        self._begun = 0
+        """Blocks that began."""
         self._usage: dict[str, int] = {}
         self._stop_reason = ""
 
@@ -84,9 +88,12 @@ class AnthropicMessagesDecoder(AnswerDecoder):
                 self._stop(place(event.get("index")) or 0)
             case "message_start":
                 self._read_usage(mapping(mapping(event.get("message")).get("usage")))
+                self._report_usage()
+                self.steps += 1
             case "message_delta":
                 self._read_usage(mapping(event.get("usage")))
                 self._stop_reason = string(mapping(event.get("delta")).get("stop_reason")) or self._stop_reason
+                self.steps += 1
             case "message_stop":
                 self._finish(_FINISHES.get(self._stop_reason, "unknown"), self._stop_reason)
             case "error":
@@ -118,6 +125,9 @@ class AnthropicMessagesDecoder(AnswerDecoder):
 
     def _start(self, index: int, start: dict[str, Any]) -> None:
         self._stop(index)
+        self.steps += 1
+        self._begun += 1
+        self._count_pieces(self._begun)
         type = string(start.get("type"))
         block = self._blocks[index] = _Block(type)
         match type:
@@ -174,11 +184,11 @@ class AnthropicMessagesDecoder(AnswerDecoder):
         self._fragments.say("text" if lane == "text" else "reasoning", text, metadata)
 
     def _sign(self, block: _Block, signature: str) -> None:
-        if signature:
+        if signature and self._keep():
             block.metadata["signature"] = string(block.metadata.get("signature")) + signature
 
     def _cite(self, block: _Block, citation: Any) -> None:
-        if isinstance(citation, dict):
+        if isinstance(citation, dict) and self._keep():
             block.metadata.setdefault("citations", []).append(citation)
 
     def _stop(self, index: int) -> None:
@@ -232,7 +242,8 @@ class AnthropicMessagesDecoder(AnswerDecoder):
         if not usage:
             return
         details = mapping(usage.get("output_tokens_details"))
-        for name, value in (*usage.items(), ("thinking_tokens", details.get("thinking_tokens"))):
+        counts = [(name, usage.get(name)) for name in _COUNTS]
+        for name, value in (*counts, ("thinking_tokens", details.get("thinking_tokens"))):
             self._usage[name] = max(self._usage.get(name, 0), count(value))
         found = self._usage
         output = found.get("output_tokens", 0)

@@ -29,6 +29,7 @@ from ..values.failure import (
     Failure,
 )
 from .events import ProviderFailed
+from .shapes import mapping, sequence
 from .unicode import decode_json, well_formed
 
 MAX_BODY: Final = 16 * 1024
@@ -36,6 +37,9 @@ MAX_BODY: Final = 16 * 1024
 _MAX_SEARCHED: Final = 4 * 1024
 """Characters of a body that are searched for phrases: a search takes about a microsecond a character."""
 _MAX_DETAIL: Final = 500
+_MAX_SAID: Final = 4 * _MAX_DETAIL
+"""Characters of a message that are cleaned to make a detail of them. What is cut here does not reach the detail's end."""
+_MAX_CODE: Final = 200
 _MAX_RETRY_AFTER_MS: Final = 24 * 60 * 60 * 1000
 
 _OVERFLOW: Final = re.compile(
@@ -43,7 +47,7 @@ _OVERFLOW: Final = re.compile(
         (
             r"context[ _-]?length[ _-]?exceeded",
             r"maximum (?:allowed )?context (?:length|size|window)",
-            r"exceed\w*(?: \S+){0,4} (?:context|token) (?:length|size|window|limit)",
+            r"exceed\w{0,4}(?: \S+){0,4} (?:context|token) (?:length|size|window|limit)",
             r"context (?:length|size|window)(?: \S+){0,5} (?:exceeded|too (?:long|large|small|short))",
             r"(?:greater|longer|larger|more)(?: \S+){0,3} than the (?:\S+ )?(?:context|maximum(?: \S+){0,3} tokens?)",
             r"(?:prompt|input|conversation|message)s? (?:is|are|was|were) too (?:long|large)",
@@ -76,13 +80,16 @@ _QUOTA: Final = re.compile(
 )
 _PASSING: Final = re.compile(r"per[ _]?(?:min|sec)|retryDelay|throttl|please wait", re.IGNORECASE)
 """Beside a phrase of quota or of too many tokens: it is a rate, and comes back by itself."""
+_DAILY: Final = re.compile(r"quotaId\W{1,8}\w{0,100}PerDay", re.IGNORECASE)
+"""The name of a quota that is gone for today, whatever delay stands beside it."""
 _CONTENT: Final = re.compile(
     r"content[ _-]?(?:policy|filter|management)|content_policy_violation|responsible ?ai|safety (?:system|policy|reasons)"
     r"|flagged (?:as|for|by)|requires moderation|data_inspection_failed|usage polic(?:y|ies)",
     re.IGNORECASE,
 )
 _AUTH: Final = re.compile(
-    r"invalid[ _]api[ _]key|incorrect api key|authentication_error|invalid_authentication|permission_error|unauthorized",
+    r"invalid[ _]api[ _]key|incorrect api key|authentication_error|invalid_authentication|permission_error|unauthorized"
+    r"|api[ _]key[ _](?:not[ _]valid|invalid|expired)|api_key_\w{1,40}_blocked|unauthenticated",
     re.IGNORECASE,
 )
 _RATE: Final = re.compile(r"rate[ _-]?limit|too many requests|resource_exhausted", re.IGNORECASE)
@@ -107,7 +114,7 @@ _RETRYABLE: Final = frozenset((PROVIDER_RATE_LIMIT, PROVIDER_OVERLOADED, PROVIDE
 def classify_response(status: int, headers: Mapping[str, str], body: bytes, *, now_ms: int | None = None) -> ProviderFailed:
     """What an answer other than 200 means. Header names are lower-case; `now_ms` is epoch milliseconds."""
     text = redact(body[: 2 * MAX_BODY].decode("utf-8", "replace"))
-    detail, code = _read_body(body, text)
+    detail, code, delay = _read_body(body, text)
     type = _by_status(status, f"{code} {detail} {text[:_MAX_SEARCHED]}", headers)
     fields: dict[str, Any] = {"status": status}
     if code:
@@ -119,7 +126,7 @@ def classify_response(status: int, headers: Mapping[str, str], body: bytes, *, n
     return ProviderFailed(
         failure=Failure(type=type, message=_sentence(type, f"HTTP {status}", detail), fields=fields),
         retryable=_retryable(type, status, headers),
-        retry_after_ms=_retry_after_ms(headers, now_ms),
+        retry_after_ms=wish if (wish := _retry_after_ms(headers, now_ms)) is not None else delay,
     )
 
 
@@ -139,6 +146,7 @@ def classify_error(error: Any) -> ProviderFailed:
     return ProviderFailed(
         failure=Failure(type=type, message=_sentence(type, "in its answer", detail), fields=fields),
         retryable=type in _RETRYABLE,
+        retry_after_ms=_told_delay_ms(error),
     )
 
 
@@ -155,7 +163,7 @@ def _by_text(text: str) -> str | None:
     passing = _PASSING.search(text) is not None
     if _TOO_LARGE.search(text) or (_OVERFLOW.search(text) and not (passing or _RATE.search(text))):
         return PROVIDER_CONTEXT_OVERFLOW
-    if _QUOTA.search(text) and not passing:
+    if _DAILY.search(text) or (_QUOTA.search(text) and not passing):
         return PROVIDER_QUOTA
     if _CONTENT.search(text):
         return PROVIDER_CONTENT_FILTER
@@ -184,7 +192,7 @@ def _by_status(status: int, text: str, headers: Mapping[str, str]) -> str:
             return said if said == PROVIDER_CONTEXT_OVERFLOW else PROVIDER_RATE_LIMIT
         case 503 | 529:
             return PROVIDER_OVERLOADED
-        case 408 | 425:
+        case 408 | 425 | 499:
             return PROVIDER_INTERNAL
         case 409 if _LOCK.search(text):
             return PROVIDER_INTERNAL
@@ -193,7 +201,7 @@ def _by_status(status: int, text: str, headers: Mapping[str, str]) -> str:
             return said if said in refusals else PROVIDER_INVALID_REQUEST
         case _ if status >= 500:
             return said if said in (PROVIDER_CONTEXT_OVERFLOW, PROVIDER_OVERLOADED) else PROVIDER_INTERNAL
-        case _ if 200 <= status < 300:
+        case _ if status < 400:
             return PROVIDER_INVALID_OUTPUT
         case _:
             return said if said == PROVIDER_CONTENT_FILTER else PROVIDER_INVALID_REQUEST
@@ -249,23 +257,33 @@ def _date_ms(text: str | None) -> int | None:
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-def _read_body(body: bytes, text: str) -> tuple[str, str]:
+def _read_body(body: bytes, text: str) -> tuple[str, str, int | None]:
+    """What is said, the provider's own word for it, and the delay it wishes for."""
     try:
         value = decode_json(body)
     except ValueError:
         # Pages of proxies say nothing to a person; plain text does.
-        return ("" if text.lstrip()[:1] in ("<", "{", "[") else _one_line(text, _MAX_DETAIL)), ""
+        return ("" if text.lstrip()[:1] in ("<", "{", "[") else _one_line(text, _MAX_DETAIL)), "", None
     if isinstance(value, list) and value:
         value = cast("list[Any]", value)[0]
     error: Any = cast("dict[str, Any]", value).get("error") if isinstance(value, dict) else None
     detail, code, _ = _read_error(error or value)
-    return detail, code
+    return detail, code, _told_delay_ms(error or value)
+
+
+def _told_delay_ms(error: Any) -> int | None:
+    """Google's `retryDelay`, like "38.5s", which stands among the details of an error."""
+    for detail in sequence(mapping(error).get("details")):
+        delay = mapping(detail).get("retryDelay")
+        if isinstance(delay, str) and delay.endswith("s"):
+            return _milliseconds(delay[:-1], 1000)
+    return None
 
 
 def _read_error(error: Any) -> tuple[str, str, int]:
     """What is said, the provider's own word for it, and a status, if there are any."""
     if isinstance(error, str):
-        return _one_line(redact(error), _MAX_DETAIL), "", 0
+        return _detail(error), "", 0
     if not isinstance(error, dict):
         return "", "", 0
     found = cast("dict[str, Any]", error)
@@ -274,12 +292,17 @@ def _read_error(error: Any) -> tuple[str, str, int]:
         return _read_error(cast("Any", inner))
     detail = next((said for name in ("message", "detail", "error", "msg") if isinstance(said := found.get(name), str)), "")
     words = [
-        well_formed(word)
+        well_formed(word[: 4 * _MAX_CODE])
         for name in ("code", "type", "status")
         if isinstance(word := found.get(name), str) and word and word != "error"
     ]
     status = next((number for name in ("code", "status") if (number := _status(found.get(name)))), 0)
-    return _one_line(redact(detail), _MAX_DETAIL), _one_line(redact(" ".join(words)), 200), status
+    return _detail(detail), _one_line(redact(" ".join(words)), _MAX_CODE), status
+
+
+def _detail(text: str) -> str:
+    """What an error says, on one line, in a time that does not depend on how much it says."""
+    return _one_line(redact(" ".join(text[: 4 * _MAX_SAID].split())[:_MAX_SAID]), _MAX_DETAIL)
 
 
 def _status(value: Any) -> int:
@@ -322,7 +345,7 @@ _SECRETS: Final = (
     (re.compile(r"\bAIza[A-Za-z0-9_-]{20,}"), _REDACTED),
     (re.compile(r"\b(?:gsk_|xai-|hf_|gh[opsu]_|github_pat_|nvapi-|pplx-)[A-Za-z0-9_-]{10,}"), _REDACTED),
     (re.compile(r"\bAKIA[A-Z0-9]{12,}"), _REDACTED),
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)?"), _REDACTED),
+    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,1000}+\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)?"), _REDACTED),
 )
 
 

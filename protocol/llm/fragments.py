@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from ..values.model import Tokens
 from .arguments import parse_arguments
 from .events import (
     LLMEvent,
@@ -29,6 +30,7 @@ from .events import (
     ToolInputEnd,
     ToolInputStart,
     ToolResult,
+    UsageReported,
 )
 from .unicode import SurrogateJoiner, well_formed, well_formed_value
 
@@ -113,6 +115,10 @@ class Fragments:
         """The events since the last time."""
         events, self._events = self._events, []
         return events
+
+    def report(self, tokens: Tokens) -> None:
+        """What the answer has used until now."""
+        self._events.append(UsageReported(tokens=tokens))
 
     def say(self, lane: Lane, delta: str, metadata: dict[str, Any] | None = None) -> None:
         """More text or reasoning. `metadata` goes with the end of the fragment; the last one given counts."""

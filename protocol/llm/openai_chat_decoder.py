@@ -7,6 +7,7 @@ Rules:
   call of an answer that fails after all is ever executed.
 - Valid JSON of a surprising shape is read as far as it makes sense and otherwise passed over. A call with input but without
   a name is invalid output: nothing good can be made of the rest. Events have no names here; one that has is a proxy's.
+- Usage that comes before the finish reason is what was used until then; it is told once.
 - Calls are told apart by `index`. A new id together with a name at a known index is a new call; so is another name
   without an id, or the same name again after a complete object. Without an index the id decides, then the name.
 """
@@ -63,6 +64,8 @@ class OpenAIChatDecoder(AnswerDecoder):
             return
         for choice in sequence(event.get("choices")):
             self._read_choice(mapping(choice))
+        if self._finish_reason is None:
+            self._report_usage()
 
     def _read_document(self, document: dict[str, Any]) -> None:
         self._read_event("message", document)
@@ -97,6 +100,7 @@ class OpenAIChatDecoder(AnswerDecoder):
         finish = choice.get("finish_reason")
         if isinstance(finish, str) and finish:
             self._finish_reason = finish
+            self.steps += 1
 
     def _read_delta(self, delta: dict[str, Any]) -> None:
         fragments = self._fragments
@@ -148,6 +152,7 @@ class OpenAIChatDecoder(AnswerDecoder):
         call = self._find_call(index, id, name, text)
         if call is None:
             call = self._fragments.start_call(id)
+            self._count_pieces(len(self._fragments.calls))
         elif id and not call.provider_id:
             call.provider_id = id
         if index is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 _MAX_COUNT: Final = 2**53
+_MAX_WORD: Final = 64 * 1024
 
 
 def mapping(value: Any) -> dict[str, Any]:
@@ -23,8 +24,9 @@ def string(value: Any) -> str:
 
 
 def word(value: Any) -> str:
-    """An id or a name; some servers send numbers."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else string(value)
+    """An id or a name; some servers send numbers. One that is longer than anything of the kind is none."""
+    found = str(value) if isinstance(value, int) and not isinstance(value, bool) else string(value)
+    return found if len(found) <= _MAX_WORD else ""
 
 
 def count(value: Any) -> int:

@@ -21,6 +21,7 @@ from steerway.protocol.llm.events import (
     ToolInputEnd,
     ToolInputStart,
     ToolResult,
+    UsageReported,
 )
 from steerway.protocol.values.message import Finish
 from steerway.protocol.values.model import NO_TOKENS, CacheTokens, Tokens
@@ -98,11 +99,12 @@ def used(input: int, output: int, reasoning: int = 0, read: int = 0, write: int 
 
 
 def check_order(events: list[LLMEvent]) -> None:
-    """Assert what every reader relies on: starts before deltas before ends, each id once, one end that is the last."""
+    """Assert what every reader relies on: starts before deltas before ends, ids and usage once, one end that is the last."""
     assert isinstance(events[-1], Finished | ProviderFailed)
     open_ids: dict[str, str] = {}
     seen: set[str] = set()
     calls: set[str] = set()
+    assert sum(isinstance(event, UsageReported) for event in events) <= 1
     for event in events[:-1]:
         match event:
             case TextStart(id=id) | ReasoningStart(id=id) | ToolInputStart(id=id):
@@ -124,6 +126,8 @@ def check_order(events: list[LLMEvent]) -> None:
             case ToolResult(id=id):
                 assert id in calls
                 calls.remove(id)
+            case UsageReported(tokens=tokens):
+                assert tokens != NO_TOKENS
             case _:
                 raise AssertionError(f"{event} before the end")
     assert not open_ids
