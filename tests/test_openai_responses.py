@@ -127,6 +127,11 @@ def hosted(index: int, item: Item) -> bytes:
     return added(index, started) + event(progress, output_index=index, item_id=item["id"]) + done(index, item)
 
 
+def annotated(output: int, annotation: Item, index: int = 0) -> bytes:
+    where = {"output_index": output, "content_index": index, "annotation_index": 0}
+    return event("response.output_text.annotation.added", **where, annotation=annotation)
+
+
 def own(**fields: Any) -> dict[str, Any]:
     """Continuation metadata of this protocol."""
     return {"openai-responses": fields}
@@ -177,6 +182,36 @@ REMOTE: dict[str, Any] = {
     "error": {"type": "mcp_tool_execution_error", "content": []},
 }
 
+CITED = {"type": "url_citation", "url": "https://e.org", "title": "E", "start_index": 0, "end_index": 1}
+COMPUTER: Item = {
+    "type": "computer_call",
+    "id": "cu_1",
+    "call_id": "c",
+    "status": "completed",
+    "action": {"type": "click", "button": "left", "x": 1, "y": 2},
+    "pending_safety_checks": [],
+}
+COMPUTER_INPUT = '{"action":{"type":"click","button":"left","x":1,"y":2},"pending_safety_checks":[]}'
+LOCAL_SHELL: Item = {
+    "type": "local_shell_call",
+    "id": "lsh_1",
+    "call_id": "l",
+    "status": "completed",
+    "action": {"type": "exec", "command": ["ls"], "env": {}},
+}
+LOCAL_SHELL_INPUT = '{"action":{"type":"exec","command":["ls"],"env":{}}}'
+PATCH = {"type": "apply_patch_call", "id": "apc_1", "call_id": "p", "operation": {"type": "delete_file", "path": "a"}}
+SHELL = {"type": "shell_call", "id": "sh_1", "call_id": "s", "status": "completed", "action": {"commands": ["ls"]}}
+SHELL_OUTPUT = {"type": "shell_call_output", "id": "sho_1", "call_id": "s", "output": [{"stdout": "a", "stderr": ""}]}
+APPROVAL = {
+    "type": "mcp_approval_request",
+    "id": "mcpr_1",
+    "arguments": '{"a":1}',
+    "name": "roll",
+    "server_label": "dice",
+}
+APPROVAL_INPUT = '{"arguments":"{\\"a\\":1}","name":"roll","server_label":"dice"}'
+
 SURPRISES: list[Any] = [
     None,
     7,
@@ -187,11 +222,15 @@ SURPRISES: list[Any] = [
     {"type": "response.output_text.delta", "output_index": "x", "delta": 3},
     {"type": "response.function_call_arguments.delta", "output_index": 40, "delta": "{"},
     {"type": "response.output_item.added", "output_index": 41, "item": None},
-    {"type": "response.output_item.added", "output_index": 42, "item": {"type": "a_new_call", "id": "x"}},
-    {"type": "response.output_item.done", "output_index": 42, "item": {"type": "a_new_call", "id": "x"}},
+    {"type": "response.output_item.added", "output_index": 42, "item": {"type": "a_new_item", "id": "x"}},
+    {"type": "response.output_item.done", "output_index": 42, "item": {"type": "a_new_item", "id": "x"}},
     {"type": "response.output_item.done", "output_index": 43, "item": {"type": "message", "content": "x"}},
     {"type": "response.output_item.done", "output_index": 44, "item": {"type": "reasoning", "summary": [3]}},
     {"type": "response.mcp_list_tools.completed", "output_index": 45},
+    {"type": "response.output_text.annotation.added", "output_index": 46, "annotation": 7},
+    {"type": "response.a_new_call.searching", "output_index": 47},
+    {"type": "response.output_item.done", "output_index": 48, "item": {"type": "x_call_output", "call_id": "x"}},
+    {"type": "response.output_item.done", "output_index": 49, "item": {"type": "mcp_list_tools", "tools": []}},
     {"type": "response.audio.delta", "delta": "x"},
     {"type": "a_new_event", "x": [1]},
 ]
@@ -565,6 +604,111 @@ STREAMS: list[tuple[str, bytes, list[LLMEvent]]] = [
         "surprising shapes are passed over",
         b"".join(line(value) for value in SURPRISES) + words(0, "Hi") + END,
         [*text(1, "Hi"), STOP],
+    ),
+    (
+        "annotations as they come, and those of the finished item in their place",
+        BEGIN
+        + added(0, message_item())
+        + annotated(0, CITED)
+        + event("response.output_text.delta", output_index=0, content_index=0, delta="a")
+        + annotated(0, CITED, index=1)
+        + done(0, message_item(output_text("a") | {"annotations": [CITED]}, output_text("b") | {"annotations": [CITED, 3]}))
+        + event("response.output_text.delta", output_index=1, content_index=0, delta="c")
+        + annotated(1, CITED)
+        + annotated(1, CITED, index=1)
+        + done(1, message_item(output_text("c"), id="msg_2", phase="final_answer"))
+        + event("response.output_text.delta", output_index=2, content_index=0, delta="d")
+        + annotated(2, CITED)
+        + END,
+        [
+            *text(1, "a", metadata=own(annotations=[CITED, CITED | {"content_index": 1}])),
+            *text(2, "c", metadata=own(phase="final_answer", annotations=[CITED, CITED | {"content_index": 1}])),
+            *text(3, "d", metadata=own(annotations=[CITED])),
+            STOP,
+        ],
+    ),
+    (
+        "a call of a custom tool, whose input is text",
+        BEGIN
+        + added(0, {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c", "name": "sql", "input": ""})
+        + event("response.custom_tool_call_input.delta", output_index=0, item_id="ctc_1", delta="SELECT")
+        + event("response.custom_tool_call_input.delta", output_index=0, item_id="ctc_1", delta=" 1")
+        + event("response.custom_tool_call_input.done", output_index=0, item_id="ctc_1", input="SELECT 1")
+        + done(0, {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c", "name": "sql", "input": "SELECT 1"})
+        + done(1, {"type": "custom_tool_call", "id": "ctc_2", "call_id": "d", "name": "sql", "input": "SELECT 2"})
+        + END,
+        [
+            *tool(1, "sql", "SELECT", " 1"),
+            *tool(2, "sql", "SELECT 2"),
+            *called(1, "c", "sql", "SELECT 1", None),
+            *called(2, "d", "sql", "SELECT 2", None),
+            CALLS,
+        ],
+    ),
+    (
+        "calls that somebody else has to run",
+        BEGIN
+        + added(0, COMPUTER | {"status": "in_progress"})
+        + done(0, COMPUTER)
+        + done(1, LOCAL_SHELL)
+        + done(2, PATCH | {"status": None})
+        + END,
+        [
+            *tool(1, "computer_call", COMPUTER_INPUT),
+            *tool(2, "local_shell_call", LOCAL_SHELL_INPUT),
+            *tool(3, "apply_patch_call", '{"operation":{"type":"delete_file","path":"a"}}'),
+            *called(1, "c", "computer_call", COMPUTER_INPUT, json.loads(COMPUTER_INPUT)),
+            *called(2, "l", "local_shell_call", LOCAL_SHELL_INPUT, json.loads(LOCAL_SHELL_INPUT)),
+            *called(
+                3,
+                "p",
+                "apply_patch_call",
+                '{"operation":{"type":"delete_file","path":"a"}}',
+                {"operation": {"type": "delete_file", "path": "a"}},
+            ),
+            CALLS,
+        ],
+    ),
+    (
+        "a call that the provider has run after all, and an output without its call",
+        BEGIN + done(0, SHELL) + done(1, SHELL_OUTPUT) + done(2, SHELL_OUTPUT) + words(3, "Done.") + END,
+        [
+            *tool(1, "shell_call", '{"action":{"commands":["ls"]}}'),
+            *called(1, "s", "shell_call", '{"action":{"commands":["ls"]}}', {"action": {"commands": ["ls"]}}, executed=True),
+            settled(1, SHELL_OUTPUT, metadata=own(type="shell_call_output")),
+            *text(2, "Done."),
+            STOP,
+        ],
+    ),
+    (
+        "a request for an approval that nobody gives",
+        BEGIN + done(0, APPROVAL) + words(1, "Wait.") + END,
+        [
+            *tool(1, "mcp_approval_request", APPROVAL_INPUT),
+            *called(1, "mcpr_1", "mcp_approval_request", APPROVAL_INPUT, json.loads(APPROVAL_INPUT), executed=True),
+            settled(
+                1,
+                "Nobody can approve this call here; let the server's tools run without approval (require_approval).",
+                is_error=True,
+                metadata=own(type="mcp_approval_request"),
+            ),
+            *text(2, "Wait."),
+            STOP,
+        ],
+    ),
+    (
+        "a hosted tool of a later version",
+        BEGIN + done(0, {"type": "a_new_call", "id": "x", "status": "completed", "query": "q"}) + END,
+        [
+            *tool(1, "a_new_call", '{"query":"q"}'),
+            *called(1, "x", "a_new_call", '{"query":"q"}', {"query": "q"}, executed=True),
+            settled(
+                1,
+                {"type": "a_new_call", "id": "x", "status": "completed", "query": "q"},
+                metadata=own(type="a_new_call"),
+            ),
+            STOP,
+        ],
     ),
     (
         "comments, other line ends, no event names, the end mark of another protocol",

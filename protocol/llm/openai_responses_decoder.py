@@ -7,8 +7,13 @@ Rules:
 - What was not streamed is taken from the finished item, and an item of which no event told from the response at the end:
   so a server that sends only the last event is understood as well.
 - A reasoning item is one fragment; the parts of its summary are paragraphs. Its id and encrypted content are Native
-  Continuation Metadata, as is the phase of a message.
-- Hosted tools: call and result come with the finished item, which is the result, verbatim.
+  Continuation Metadata, as are the phase of a message and the annotations of its text.
+- Hosted tools: call and result come with the finished item, which is the result, verbatim. So it is with call items that
+  later versions add, unless they have a `call_id`: then they wait for an output.
+- What somebody else has to do (a custom tool, a computer, a shell, a patch) is a call like any other, by the name of the
+  item's type where it has none; if no such tool is offered here the model is told so. An output that comes with the answer
+  after all makes it a hosted call.
+- Nobody here gives an approval to a hosted tool: a request for one is a hosted call that failed.
 - A refusal is text, and makes the finish a content filter.
 """
 
@@ -36,6 +41,13 @@ HOSTED: Final = {
 }
 """Items of tools that the provider runs, and the fields of each that are its input."""
 
+_OURS: Final = ("function_call", "custom_tool_call")
+"""Items of calls that have a name, and an input as text."""
+_APPROVAL: Final = "mcp_approval_request"
+_NO_APPROVAL: Final = "Nobody can approve this call here; let the server's tools run without approval (require_approval)."
+_SURROUNDINGS: Final = ("id", "type", "status", "call_id", "created_by")
+"""Fields of a call item that are not its input."""
+
 _REASONS: Final[dict[str, Finish]] = {
     "max_output_tokens": "length",
     "max_tokens": "length",
@@ -47,10 +59,13 @@ _SEPARATOR: Final = "\n\n"
 class _Item:
     """An output item. `said`: something of its prose was streamed."""
 
-    __slots__ = ("call", "done", "part", "said", "type")
+    __slots__ = ("annotations", "call", "done", "news", "part", "said", "type")
 
     def __init__(self) -> None:
         self.type = ""
+        self.news = ""
+        """The last event that only told how far the item is."""
+        self.annotations: list[dict[str, Any]] = []
         self.call: CallFragment | None = None
         self.part: tuple[str, int] | None = None
         """The part of its text that was written last."""
@@ -79,7 +94,9 @@ class OpenAIResponsesDecoder(AnswerDecoder):
                 self._say(event, "reasoning", "summary_index")
             case "response.reasoning_text.delta":
                 self._say(event, "reasoning", "content_index")
-            case "response.function_call_arguments.delta":
+            case "response.output_text.annotation.added":
+                self._annotate(self._item(event), mapping(event.get("annotation")), place(event.get("content_index")) or 0)
+            case "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta":
                 call = self._item(event).call
                 if call is not None and (text := string(event.get("delta"))):
                     self._extend_call(call, text)
@@ -91,9 +108,13 @@ class OpenAIResponsesDecoder(AnswerDecoder):
                 self._read_response(mapping(event.get("response")), type.partition(".")[2])
             case "error":
                 self._provider_error(event.get("error") or event)
-            case _:
+            case "response.created":
+                self.steps += 1
+            case kind:
                 if event.get("error"):
                     self._provider_error(event["error"])
+                elif "_call" in kind:
+                    self._progress(self._item(event), kind, string(event.get("delta")))
 
     def _read_document(self, document: dict[str, Any]) -> None:
         if document.get("error"):
@@ -109,7 +130,14 @@ class OpenAIResponsesDecoder(AnswerDecoder):
         item = self._items.get(key)
         if item is None:
             item = self._items[key] = _Item()
+            self._count_pieces(len(self._items))
         return item
+
+    def _progress(self, item: _Item, news: str, delta: str) -> None:
+        """A call that is run by the provider went on; to hear the same again says nothing."""
+        if delta or item.news != news:
+            item.news = news
+            self.steps += 1
 
     def _say(self, event: dict[str, Any], lane: Lane, part: str) -> None:
         item = self._item(event)
@@ -135,7 +163,8 @@ class OpenAIResponsesDecoder(AnswerDecoder):
         if item.type:
             return
         item.type = type = string(start.get("type"))
-        if type == "function_call":
+        self.steps += bool(type)
+        if type in _OURS:
             item.call = self._fragments.start_call(word(start.get("call_id")) or word(start.get("id")))
             name = word(start.get("name"))
         elif type in HOSTED:
@@ -143,6 +172,11 @@ class OpenAIResponsesDecoder(AnswerDecoder):
             item.call.executed = True
             item.call.metadata = {PROTOCOL: {"type": type}}
             name = word(start.get("name")) if type == "mcp_call" else type.removesuffix("_call")
+        elif type.endswith("_call") or type == _APPROVAL:
+            id = word(start.get("call_id"))
+            item.call = self._fragments.start_call(id or word(start.get("id")))
+            item.call.executed = not id
+            name = type
         else:
             return
         if name:
@@ -154,6 +188,7 @@ class OpenAIResponsesDecoder(AnswerDecoder):
             return
         self._start(item, done)
         item.done = True
+        self.steps += 1
         match item.type:
             case "message":
                 self._complete_message(item, done)
@@ -161,21 +196,38 @@ class OpenAIResponsesDecoder(AnswerDecoder):
                 self._complete_reasoning(item, done)
             case _ if item.call is not None:
                 self._complete_call(item, item.call, done)
+            case type if type.endswith("_call_output"):
+                self._complete_output(type.removesuffix("_output"), done)
             case _:
                 pass
 
     def _complete_message(self, item: _Item, done: dict[str, Any]) -> None:
-        phase = string(done.get("phase"))
         streamed = item.said
+        annotations: list[dict[str, Any]] = []
         for index, part in enumerate(map(mapping, sequence(done.get("content")))):
             refusal = string(part.get("refusal"))
             self._refused = self._refused or bool(refusal)
             text = string(part.get("text")) or refusal
             if text and not streamed:
                 self._write(item, "text", text, ("content_index", index))
+            annotations += _placed(sequence(part.get("annotations")), index)
         if self._writing is item:
-            self._fragments.say("text", "", {PROTOCOL: {"phase": phase}} if phase else None)
+            kept: dict[str, Any] = {}
+            if phase := string(done.get("phase")):
+                kept["phase"] = phase
+            if annotations := annotations or item.annotations:
+                kept["annotations"] = annotations
+            self._fragments.say("text", "", {PROTOCOL: kept} if kept else None)
             self._end_prose()
+
+    def _annotate(self, item: _Item, annotation: dict[str, Any], index: int) -> None:
+        """A source of the text, or the like; what the finished item has of them takes the place of these."""
+        if not annotation or item.done or not self._keep():
+            return
+        self.steps += 1
+        item.annotations += _placed([annotation], index)
+        if self._writing is item:
+            self._fragments.say("text", "", {PROTOCOL: {"annotations": item.annotations}})
 
     def _complete_reasoning(self, item: _Item, done: dict[str, Any]) -> None:
         content = sequence(done.get("content"))
@@ -200,22 +252,41 @@ class OpenAIResponsesDecoder(AnswerDecoder):
         if call.name is None and (name := word(done.get("name"))):
             self._end_prose()
             self._fragments.name_call(call, name)
-        if not call.executed:
+        text = string(done.get("arguments"))
+        if item.type in _OURS:
             call.provider_id = call.provider_id or word(done.get("call_id"))
-            if not call.size and (text := string(done.get("arguments"))):
+            if not call.size and (text := text or string(done.get("input"))):
                 self._extend_call(call, text)
             return
         if call.name is None:
             return
-        text = string(done.get("arguments"))
-        fields = {name: done[name] for name in HOSTED[item.type] if done.get(name) is not None}
-        if item.type == "web_search_call":
-            fields = mapping(fields.get("action"))
-        if text or fields:
-            self._extend_call(call, text or json_text(fields))
-        failed = done.get("status") == "failed" or bool(done.get("error"))
+        if item.type not in HOSTED:
+            given = {name: value for name, value in done.items() if name not in _SURROUNDINGS and value is not None}
+            self._extend_call(call, json_text(given))
+            if not call.executed:
+                return
+        else:
+            fields = {name: done[name] for name in HOSTED[item.type] if done.get(name) is not None}
+            if item.type == "web_search_call":
+                fields = mapping(fields.get("action"))
+            if text or fields:
+                self._extend_call(call, text or json_text(fields))
+        failed = item.type == _APPROVAL or done.get("status") == "failed" or bool(done.get("error"))
+        result = _NO_APPROVAL if item.type == _APPROVAL else done
         self._writing = None
-        self._fragments.settle_call(call, done, is_error=failed, metadata={PROTOCOL: {"type": item.type}})
+        self._fragments.settle_call(call, result, is_error=failed, metadata={PROTOCOL: {"type": item.type}})
+
+    def _complete_output(self, type: str, done: dict[str, Any]) -> None:
+        """The output of a call that seemed to wait for us: the provider has run it."""
+        id = word(done.get("call_id"))
+        for item in self._items.values():
+            call = item.call
+            if item.type == type and call is not None and call.provider_id == id and not call.settled and call.name is not None:
+                call.executed = True
+                self._writing = None
+                failed = done.get("status") == "failed"
+                self._fragments.settle_call(call, done, is_error=failed, metadata={PROTOCOL: {"type": f"{type}_output"}})
+                return
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -260,3 +331,9 @@ class OpenAIResponsesDecoder(AnswerDecoder):
             reasoning=reasoning,
             cache=CacheTokens(read=read, write=write),
         )
+
+
+def _placed(annotations: list[Any], index: int) -> list[dict[str, Any]]:
+    """The annotations of one part of a text; those behind the first part say which it is, since their places are its."""
+    found = [mapping(annotation) for annotation in annotations if mapping(annotation)]
+    return [{**annotation, "content_index": index} for annotation in found] if index else found
