@@ -4,8 +4,8 @@ Rules:
 - A file may describe a provider either way, or half and half; where both say something, our own spelling wins.
 - `npm` names the protocol, `api` and `options.baseURL` the base URL, `env` the variable of the key. A key itself is refused;
   `{env:NAME}` and `{file:PATH}` in its place say where it is.
-- `limit` and `cost` of a model become its limits and prices; what else models.dev tells of a model becomes `capabilities`, or
-  is left out where nothing here depends on it.
+- `limit` and `cost` of a model become its limits and prices, `modalities.input` its `input`; what else models.dev tells of a
+  model becomes `capabilities`, or is left out where nothing here depends on it.
 - Options and Generation Controls may stand directly in a variant, a model or a provider; they are put under its `options`,
   which the catalog partitions. Any other key stays, so that a typing error is found where keys are checked.
 - What is no table where there should be one is left for the same check.
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args
 
 from msgspec import structs
 
-from .configuration import ConfigurationError, Model, Overlay, Provider
+from .configuration import ConfigurationError, InputKind, Model, Overlay, Provider
 from .models.ingestion import CONTROLS, OPTIONS, snake
 
 Table = dict[str, Any]
@@ -28,6 +28,7 @@ _PROTOCOLS: Final[Mapping[str, str]] = {
     "@ai-sdk/openai": "openai-responses",
     "@ai-sdk/openai-compatible": "openai-chat",
     "@ai-sdk/anthropic": "anthropic-messages",
+    "@ai-sdk/google": "gemini",
 }
 _TOLD: Final = (
     "attachment",
@@ -94,6 +95,8 @@ def _model(given: object, at: str, source: str) -> Any:
     if isinstance(modalities := new.get("modalities"), dict):
         del new["modalities"]
         capabilities |= {name: kinds for name, kinds in cast("Table", modalities).items() if name in ("input", "output")}
+        if isinstance(kinds := capabilities.get("input"), list):
+            new.setdefault("input", [kind for kind in cast("list[object]", kinds) if kind in get_args(InputKind)])
     new = _overlay(new, Model, at, source)
     for name in _TOLD:
         new.pop(name, None)

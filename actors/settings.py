@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,8 +35,14 @@ DEFAULT_SOURCE: Final = "default"
 _GUARDED_SECTIONS: Final = ("providers", "store", "gateway", "permissions", "recovery")
 _ENVIRONMENT_SECTIONS: Final = ("store", "gateway", "models", "permissions", "recovery", "tool_output", "compaction")
 _PATHS: Final[tuple[Key, ...]] = (("store", "path"),)
-_VENDORS: Final = (("openai", "openai-chat"), ("anthropic", "anthropic-messages"))
-"""Providers that are there by their vendor's variables, and their protocols."""
+_VENDORS: Final = (
+    ("openai", "openai-chat", ("OPENAI",), ""),
+    ("anthropic", "anthropic-messages", ("ANTHROPIC",), "/v1"),
+    ("google", "gemini", ("GEMINI", "GOOGLE_GENERATIVE_AI", "GOOGLE", "GOOGLE_GEMINI"), "/v1beta"),
+)
+"""Providers that are there by their vendor's variables: name, protocol, how the variables begin (the first that is set
+counts), and the version that a base URL of theirs leaves out."""
+_VERSION: Final = re.compile(r"/v[0-9]\w*$")
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
@@ -274,22 +281,22 @@ def _is_rules(key: Key) -> bool:
 def _environment_providers(environ: Mapping[str, str]) -> dict[str, Any]:
     """The providers that the vendors' own variables stand for, when none is configured."""
     providers: dict[str, Any] = {}
-    for name, protocol in _VENDORS:
-        variable = f"{name.upper()}_API_KEY"
-        key, base_url = environ.get(variable), environ.get(f"{name.upper()}_BASE_URL")
-        if not key and not base_url:
+    for name, protocol, prefixes, version in _VENDORS:
+        key = next((key for prefix in prefixes if environ.get(key := f"{prefix}_API_KEY")), None)
+        url = next((url for prefix in prefixes if environ.get(url := f"{prefix}_BASE_URL")), None)
+        if key is None and url is None:
             continue
         table: dict[str, Any] = {"protocol": protocol}
-        if key:
-            table["api_key_env"] = variable
-        if base_url:
-            table["base_url"] = _versioned(base_url) if protocol == "anthropic-messages" else base_url
-        check({"providers": {name: table}}, f"environment {name.upper()}_BASE_URL")
+        if key is not None:
+            table["api_key_env"] = key
+        if url is not None:
+            table["base_url"] = _versioned(environ[url], version)
+        check({"providers": {name: table}}, f"environment {url or key}")
         providers[name] = table
     return {"providers": providers} if providers else {}
 
 
-def _versioned(base_url: str) -> str:
-    """Anthropic's variable names the host alone by the vendor's custom; here a base URL holds the version too."""
+def _versioned(base_url: str, version: str) -> str:
+    """Some vendors' variables name the host alone by custom; here a base URL holds the version too."""
     plain = base_url.rstrip("/")
-    return plain if plain.endswith("/v1") else f"{plain}/v1"
+    return base_url if not version else plain if _VERSION.search(plain) else f"{plain}{version}"

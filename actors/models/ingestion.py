@@ -62,6 +62,7 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "parallelToolCalls",
     ),
     "anthropic-messages": ("thinking", "effort"),
+    "gemini": ("thinkingConfig", "safetySettings"),
 }
 """Model Request Options by the protocol that understands them."""
 

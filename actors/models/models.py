@@ -16,6 +16,7 @@ from typing import Final
 from ...protocol.llm.adapter import Adapter, Conversation
 from ...protocol.llm.anthropic_messages import AnthropicMessagesAdapter
 from ...protocol.llm.events import LLMEvent
+from ...protocol.llm.gemini import GeminiAdapter
 from ...protocol.llm.openai_chat import OpenAIChatAdapter
 from ...protocol.llm.openai_responses import OpenAIResponsesAdapter
 from ...protocol.llm.request import LLMRequest
@@ -31,7 +32,12 @@ from .transport import Transport
 Batches = AsyncIterator[list[LLMEvent]]
 """Canonical events in order, in non-empty batches as they arrive."""
 
-_ADAPTERS: Final[tuple[Adapter, ...]] = (OpenAIChatAdapter(), OpenAIResponsesAdapter(), AnthropicMessagesAdapter())
+_ADAPTERS: Final[tuple[Adapter, ...]] = (
+    OpenAIChatAdapter(),
+    OpenAIResponsesAdapter(),
+    AnthropicMessagesAdapter(),
+    GeminiAdapter(),
+)
 
 
 class Models:

@@ -155,7 +155,7 @@ class Provider:
         self._arrivals.unpark_all()
         if chosen.plain:
             return _plain(chosen, wire, message)
-        model = decoded.get("model", _model_in(path))
+        model = _model_in(path) if wire is gemini else decoded.get("model")
         steps = wire.render(
             chosen.parts,
             number=request.number,
