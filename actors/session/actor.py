@@ -91,6 +91,7 @@ class SessionActor:
     """`run` is its life; `post` is the only way in.
 
     `leave(actor)` takes it out of the registry. `approved(directory, saved)` tells all sessions of new approvals.
+    `last_outcome` is how its last drain ended, before it left memory.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class SessionActor:
         *,
         leave: Callable[[SessionActor], None],
         approved: Callable[[str, Sequence[SavedPermission]], None],
+        last_outcome: Outcome | None = None,
     ) -> None:
         self.session_id = session_id
         self._services = services
@@ -117,7 +119,7 @@ class SessionActor:
         self._shutting_down = False
         self._last_word: Exception = ServiceUnavailableError("The runtime is stopping.")
         self._nursery: trio.Nursery | None = None
-        self.last_outcome: Outcome | None = None
+        self.last_outcome = last_outcome
 
     # --- what others see ---------------------------------------------------------------------------------------------
 

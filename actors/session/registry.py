@@ -4,7 +4,8 @@ Rules:
 - A letter for a session that is not here makes its actor at once; the actor loads itself and answers all its letters
   `SessionNotFoundError` if there is no such session.
 - Actors are started by the registry's own task, from an empty context, so that no request's log fields live on in one.
-- An idle actor leaves after `idle_seconds`: it goes out of the dictionary and ends in one step.
+- An idle actor leaves after `idle_seconds`: it goes out of the dictionary and ends in one step. Of what it knew only how its
+  last drain ended is kept, for the `MAX_OUTCOMES` sessions that left last (ruling B15).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import trio
 from ...protocol.values.errors import ServiceUnavailableError, SessionNotFoundError
 from ...protocol.values.ids import SessionId
 from ...protocol.values.permission import SavedPermission
-from ...protocol.values.session import Outcome, Running
+from ...protocol.values.session import CompletedOutcome, Outcome, Running
 from ...storage.journal import Transaction
 from .actor import SessionActor
 from .letters import SessionLetter
@@ -27,6 +28,10 @@ from .services import Services
 
 IDLE_SECONDS = 300.0
 SETTLE_SECONDS = 5.0
+MAX_OUTCOMES = 10_000
+"""An entry takes about 200 bytes, and the message of a failure."""
+
+_COMPLETED = CompletedOutcome()
 
 
 class SessionRegistry:
@@ -44,6 +49,8 @@ class SessionRegistry:
         self._removed = removed
         self._idle_seconds = idle_seconds
         self._actors: dict[SessionId, tuple[SessionActor, trio.CancelScope]] = {}
+        self._outcomes: dict[SessionId, Outcome] = {}
+        """Of sessions that are not in memory."""
         self._nursery: trio.Nursery | None = None
         self._stopping = False
 
@@ -68,7 +75,7 @@ class SessionRegistry:
     def last_outcome(self, session_id: SessionId) -> Outcome | None:
         """How the session's last drain in this process ended, while it is still known."""
         entry = self._actors.get(session_id)
-        return entry[0].last_outcome if entry is not None else None
+        return entry[0].last_outcome if entry is not None else self._outcomes.get(session_id)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the actors until cancelled; dismiss those that have been idle for long."""
@@ -131,6 +138,7 @@ class SessionRegistry:
             entry[0].dismiss(error if removed else None)
             entry[1].cancel(reason="removed")
         if removed:
+            self._outcomes.pop(session_id, None)
             self._removed(session_id, error)
 
     async def stop(self) -> None:
@@ -143,7 +151,13 @@ class SessionRegistry:
                 await actor.wait_settled()
 
     def _start(self, session_id: SessionId, nursery: trio.Nursery) -> tuple[SessionActor, trio.CancelScope]:
-        actor = SessionActor(session_id, self._services, leave=self._forget, approved=self._approved)
+        actor = SessionActor(
+            session_id,
+            self._services,
+            leave=self._forget,
+            approved=self._approved,
+            last_outcome=self._outcomes.pop(session_id, None),
+        )
         scope = trio.CancelScope()
         self._actors[session_id] = (actor, scope)
 
@@ -162,6 +176,13 @@ class SessionRegistry:
         entry = self._actors.get(actor.session_id)
         if entry is not None and entry[0] is actor:
             del self._actors[actor.session_id]
+            if actor.last_outcome is not None:
+                self._remember(actor.session_id, actor.last_outcome)
+
+    def _remember(self, session_id: SessionId, outcome: Outcome) -> None:
+        if len(self._outcomes) >= MAX_OUTCOMES:
+            del self._outcomes[next(iter(self._outcomes))]
+        self._outcomes[session_id] = _COMPLETED if outcome == _COMPLETED else outcome
 
 
 def _delete(paths: Sequence[str]) -> None:
