@@ -40,6 +40,18 @@ def find(cursor: Cursor, message_id: MessageId) -> Admission | None:
     return found if isinstance(found, Admission) else None
 
 
+def admitted_delivery(cursor: Cursor, message_id: MessageId) -> Delivery | None:
+    """The delivery with which a prompt was admitted, whatever it was changed to; None when there is no such prompt."""
+    rows = cursor.execute(_FIND, (message_id,)).fetchall()
+    if not rows:
+        return None
+    match decode_event(rows[0][-1]).data:
+        case PromptAdmitted(delivery=delivery):
+            return delivery
+        case _:
+            return None
+
+
 def find_item(cursor: Cursor, message_id: MessageId) -> PendingItem | None:
     """The prompt or control item with that id in any session, whatever became of it."""
     rows = cursor.execute(_FIND, (message_id,)).fetchall()

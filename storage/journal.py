@@ -22,6 +22,7 @@ from ..protocol.values import (
     ContextEntry,
     ControlItem,
     ControlKind,
+    Delivery,
     Event,
     EventData,
     EventId,
@@ -328,6 +329,11 @@ class Transaction:
         """The receipt of the prompt with that id, in whatever session and whatever became of it."""
         self._check()
         return inbox.find(self._cursor, message_id)
+
+    def admitted_delivery(self, message_id: MessageId) -> Delivery | None:
+        """The delivery with which a prompt was admitted, whatever it was changed to; None when there is no such prompt."""
+        self._check()
+        return inbox.admitted_delivery(self._cursor, message_id)
 
     def message_owner(self, message_id: MessageId) -> SessionId | None:
         """The session whose history shows a message with that id."""

@@ -8,14 +8,17 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from steerway.actors.blocking import Threads
+from steerway.actors.session import registry
 from steerway.actors.session.actor import SessionActor
 from steerway.actors.session.registry import SessionRegistry
 from steerway.protocol.values import (
     Activity,
     CompletedOutcome,
+    FailedOutcome,
     IdleOutcome,
     Location,
     MessageId,
+    Outcome,
     PromotedOutcome,
     PromptAdmitted,
     PromptPromoted,
@@ -32,7 +35,7 @@ from steerway.protocol.values.errors import (
     PromptNotFoundError,
     SessionNotFoundError,
 )
-from support.answers import answer, hold, text
+from support.answers import answer, hold, status, text
 from support.house import Task, Ticks, open_house, scripted_house
 from support.provider import open_provider
 
@@ -56,6 +59,20 @@ async def test_a_pending_prompt_is_withdrawn_once_and_its_id_stays_taken(tmp_pat
         assert house.provider.requests == []
         with pytest.raises(ConflictError):
             await house.admit(session, "Other", id=receipt.id)
+
+
+async def test_a_lost_receipt_can_be_asked_for_after_the_delivery_was_changed(tmp_path: Path) -> None:
+    async with scripted_house(tmp_path) as house:
+        session = await house.session()
+        receipt = await house.admit(session, "Hello", id=MessageId("msg_1"), delivery="queue")
+        changed = await house.sessions.redeliver(session, receipt.id, "steer")
+        await house.sessions.wait(session)
+        again = await house.admit(session, "Hello", id=receipt.id, delivery="queue")
+        assert (again.delivery, again.admitted_seq, again.prompt) == ("steer", changed.admitted_seq, changed.prompt)
+        assert again.promoted_seq is not None
+        with pytest.raises(ConflictError):
+            await house.admit(session, "Hello", id=receipt.id, delivery="steer")
+        assert len(await house.data(session, PromptAdmitted)) == 1
 
 
 async def test_a_withdrawal_that_comes_late_says_that_promotion_won(tmp_path: Path) -> None:
@@ -248,10 +265,30 @@ async def test_an_idle_session_leaves_memory_and_comes_back_with_everything(
         assert (await house.sessions.get(session)).last_outcome == CompletedOutcome()
         await trio.sleep(3600)
         assert ended == [session]
-        assert (await house.sessions.get(session)).last_outcome is None
+        assert (await house.sessions.get(session)).last_outcome == CompletedOutcome()
+        assert (await house.sessions.attach(session)).session.last_outcome == CompletedOutcome()
         assert await house.pending(session) == [waiting.id]
         assert await house.sessions.resume(session) == CompletedOutcome()
         assert len(house.provider.requests) == 2
+
+
+async def test_how_the_last_run_ended_is_known_after_leaving_memory_for_so_many_sessions(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "MAX_OUTCOMES", 2)
+    async with scripted_house(tmp_path, *(status(400) for _ in range(3))) as house:
+        outcomes: dict[SessionId, Outcome] = {}
+        for _ in range(3):
+            session = await house.session()
+            outcomes[session] = await house.ask(session, "Hello")
+            await trio.sleep(3600)
+        first, second, third = outcomes
+        resident = await house.session()
+        await house.ask(resident, "Hello")
+        page = await house.sessions.list()
+        shown = {session.id: session.last_outcome for session in page.items}
+        assert shown == {first: None, second: outcomes[second], third: outcomes[third], resident: CompletedOutcome()}
+        assert isinstance(outcomes[third], FailedOutcome)
 
 
 async def test_a_session_whose_waiters_have_given_up_leaves_memory(

@@ -78,7 +78,7 @@ class AdmissionOf:
         if letter.id is not None:
             known = transaction.find_prompt(letter.id)
             if known is not None:
-                return self._again(known)
+                return self._again(transaction, known)
             if transaction.find_item(letter.id) is not None or transaction.message_owner(letter.id) is not None:
                 raise ConflictError(f"The id {letter.id} belongs to another message.", message_id=letter.id)
         if self._full is not None:
@@ -94,10 +94,12 @@ class AdmissionOf:
             metadata=letter.metadata,
         )
 
-    def _again(self, known: Admission) -> Admission:
+    def _again(self, transaction: Transaction, known: Admission) -> Admission:
+        """The receipt as it stands. It is asked for with what was admitted, also where the delivery was changed since."""
         letter = self._letter
+        delivery = transaction.admitted_delivery(known.id)
         same = (self._session_id, letter.prompt, letter.delivery, letter.metadata)
-        if (known.session_id, known.prompt, known.delivery, known.metadata) != same:
+        if (known.session_id, known.prompt, delivery, known.metadata) != same:
             raise ConflictError(f"The id {known.id} was used for a different prompt.", message_id=known.id)
         return known
 
