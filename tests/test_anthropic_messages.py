@@ -897,6 +897,29 @@ def test_the_bytes_of_a_full_request_are_fixed() -> None:
     assert encoded.body.decode() == expected
 
 
+def test_a_pdf_is_a_document_in_messages_and_in_results_and_stands_behind_those_that_are_errors() -> None:
+    paper = Media(data=b"%PDF-1.7", mime="application/pdf", name="n" * 501)
+    asked = request(
+        UserMessage(content=(Text(text="Read"), Media(data=b"%PDF-1.4", mime="application/pdf"))),
+        assistant(Call(id="c1", name="read", input={}), Call(id="c2", name="read", input={})),
+        result("c1", paper),
+        result("c2", Text(text="half"), paper, is_error=True),
+    )
+    body = json.loads(ADAPTER.encode(asked).body)
+    source = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0xLjc="}
+    document = {"type": "document", "source": source, "title": "n" * 500}
+    untitled = {"type": "document", "source": {**source, "data": "JVBERi0xLjQ="}}
+    first, _, results = body["messages"]
+    assert [unmarked(block) for block in first["content"]] == [{"type": "text", "text": "Read"}, untitled]
+    assert [unmarked(block) for block in results["content"]] == [
+        {"type": "tool_result", "tool_use_id": "c1", "content": [document]},
+        {"type": "tool_result", "tool_use_id": "c2", "content": [{"type": "text", "text": "half"}], "is_error": True},
+        {"type": "text", "text": "Media from the result of read (c2):"},
+        document,
+    ]
+    assert violations(body) == []
+
+
 def test_the_smallest_request_says_nothing_it_does_not_have_to() -> None:
     assert ADAPTER.encode(request(user("Hi"))).body == (
         b'{"model":"claude-1","messages":[{"role":"user","content":[{"type":"text","text":"Hi",'

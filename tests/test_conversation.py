@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from steerway.protocol.llm.adapter import Adapter
 from steerway.protocol.llm.anthropic_messages import AnthropicMessagesAdapter
-from steerway.protocol.llm.invariants import Checker, RequestInvariantError, check
+from steerway.protocol.llm.gemini import GeminiAdapter
+from steerway.protocol.llm.invariants import MEDIA_TYPES, Checker, RequestInvariantError, check
 from steerway.protocol.llm.lowering import Lowering, lower
 from steerway.protocol.llm.openai_chat import OpenAIChatAdapter
 from steerway.protocol.llm.openai_responses import OpenAIResponsesAdapter
@@ -32,7 +33,7 @@ from steerway.protocol.values.model import ModelRef
 from steerway.protocol.values.tool import ToolDefinition
 from support.histories import HISTORIES, MODELS, TARGET, UPDATES, updated
 
-ADAPTERS: tuple[Adapter, ...] = (OpenAIChatAdapter(), OpenAIResponsesAdapter(), AnthropicMessagesAdapter())
+ADAPTERS: tuple[Adapter, ...] = (OpenAIChatAdapter(), OpenAIResponsesAdapter(), AnthropicMessagesAdapter(), GeminiAdapter())
 each_protocol = pytest.mark.parametrize("adapter", ADAPTERS, ids=[adapter.protocol for adapter in ADAPTERS])
 LOOK = ToolDefinition(name="look", description="Look.", input_schema={"type": "object"})
 WIRE_MODELS = st.sampled_from(["m", "claude-opus-4-8"])
@@ -55,10 +56,11 @@ def request(messages: Sequence[RequestMessage], model: str = "m", **fields: Any)
 
 HI = UserMessage(content=(Text(text="Hi"),))
 PICTURE = Media(data=b"\x89PNG", mime="image/png", name="a.png")
+PAPER = Media(data=b"%PDF-1.7", mime="application/pdf", name="a.pdf")
 CALLED = AssistantMessage(content=(Call(id="c", name="look", input={}), Call(id="d", name="look", input={"n": 1})))
 EXECUTED = AssistantMessage(content=(Call(id="e", name="search", input={}, executed=True, result="found"),))
 FAILED = ToolMessage(call_id="c", name="look", content=(Text(text="no"), PICTURE), is_error=True)
-SEEN = ToolMessage(call_id="d", name="look", content=(PICTURE,), is_error=False)
+SEEN = ToolMessage(call_id="d", name="look", content=(PAPER,), is_error=False)
 NOW = SystemUpdate(text="Now.")
 SAID = AssistantMessage(content=(Text(text="Yes"),))
 SILENT = AssistantMessage(content=(Reasoning(text="Hm"),))
@@ -73,7 +75,7 @@ MESSAGES = st.lists(st.sampled_from([HI, NOW, SAID, SILENT, EXECUTED]), max_size
 def test_any_history_in_any_steps_gives_the_bytes_of_writing_it_at_once(
     adapter: Adapter, data: st.DataObject, history: list[Message], target: ModelRef, places: list[bool], model: str
 ) -> None:
-    messages = updated(lower(history, target), places)
+    messages = updated(lower(history, target, media=MEDIA_TYPES), places)
     conversation = adapter.conversation()
     for count in sorted(data.draw(st.lists(st.integers(0, len(messages)), max_size=5))):
         if data.draw(st.booleans()):
@@ -188,7 +190,7 @@ def test_what_was_written_is_not_read_again(adapter: Adapter) -> None:
 def test_any_history_in_any_steps_is_lowered_checked_and_measured_as_at_once(
     data: st.DataObject, history: list[Message], target: ModelRef
 ) -> None:
-    lowering, checker, size = Lowering(target), Checker(), Size()
+    lowering, checker, size = Lowering(target, MEDIA_TYPES), Checker(), Size()
     messages: list[RequestMessage] = []
     begin = 0
     for end in [*sorted(data.draw(st.lists(st.integers(0, len(history)), max_size=4))), len(history)]:
@@ -198,7 +200,7 @@ def test_any_history_in_any_steps_is_lowered_checked_and_measured_as_at_once(
         size += measure(new)
         messages += new
         begin = end
-    assert tuple(messages) == lower(history, target)
+    assert tuple(messages) == lower(history, target, media=MEDIA_TYPES)
     assert size == measure(messages)
     around = request(messages, system=(), tools=())
     assert tokens(size) <= estimate(around) <= tokens(size) + 1
@@ -234,6 +236,16 @@ def test_a_call_id_is_used_once_over_all_steps() -> None:
         checker.extend((EXECUTED,))
     assert caught.value.index == 2
     check((EXECUTED, HI))
+
+
+def test_a_pdf_counts_by_its_bytes_within_bounds() -> None:
+    def counted(size: int) -> int:
+        paper = Media(data=b"%PDF-" + bytes(size), mime="application/pdf")
+        return tokens(measure((UserMessage(content=(paper,)),)))
+
+    picture = tokens(measure((UserMessage(content=(PICTURE,)),)))
+    assert counted(0) == 2 * picture
+    assert counted(0) < counted(200_000) < counted(1_000_000) < counted(4_000_000) == counted(8_000_000) < 100_000
 
 
 def test_sizes_add_up() -> None:

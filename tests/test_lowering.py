@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from steerway.protocol.llm import request
 from steerway.protocol.llm.adapter import Adapter
 from steerway.protocol.llm.anthropic_messages import AnthropicMessagesAdapter
-from steerway.protocol.llm.invariants import RequestInvariantError, check
+from steerway.protocol.llm.invariants import IMAGE_TYPES, MEDIA_TYPES, RequestInvariantError, check
 from steerway.protocol.llm.lowering import EMPTY_PROMPT, INTERRUPTED, NOT_RETURNED, lower
 from steerway.protocol.llm.openai_chat import OpenAIChatAdapter
 from steerway.protocol.llm.openai_responses import OpenAIResponsesAdapter
@@ -179,6 +179,24 @@ def test_a_target_without_images_learns_that_there_was_one() -> None:
     assert isinstance(part, Text)
     assert "a.png" in part.text
     assert lower(history, TARGET) == (said(Media(data=PNG, mime="image/png", name="a.png")),)
+
+
+def test_a_pdf_is_a_medium_only_for_a_target_that_takes_it_and_only_where_it_is_one() -> None:
+    file = PromptFile(data=b"%PDF-1.7 x", mime="application/pdf", name="a.pdf")
+    late = PromptFile(data=b"\n" * 1024 + b"%PDF-1.7 x", mime="application/pdf", name="late.pdf")
+    none = PromptFile(data=b"\n" * 1025 + b"%PDF-1.7 x", mime="application/pdf", name="none.pdf")
+    seen = FileContent(data=file.data, mime="application/pdf", name="b.pdf")
+    history = (user("Read", file, late, none), assistant(tool(done(seen))))
+    first, _, result = lower(history, TARGET, media=MEDIA_TYPES)
+    assert isinstance(first, request.UserMessage)
+    assert isinstance(result, ToolMessage)
+    assert first.content[1:3] == tuple(Media(data=one.data, mime=one.mime, name=one.name) for one in (file, late))
+    note = 'File "none.pdf" (application/pdf, 1035 bytes) was not sent: not supported here.'
+    assert first.content[3:] == (Text(text=note),)
+    assert result.content == (Media(data=file.data, mime="application/pdf", name="b.pdf"),)
+    for message in lower(history, TARGET, media=IMAGE_TYPES):
+        if not isinstance(message, SystemUpdate):
+            assert not any(isinstance(part, Media) for part in message.content)
 
 
 def test_a_model_switch_lowers_to_nothing() -> None:
@@ -381,7 +399,7 @@ def test_every_history_lowers_to_messages_that_pass_the_check_and_can_be_encoded
 def test_every_history_is_valid_in_every_protocol(
     history: list[Message], target: ModelRef, places: list[bool], model: str
 ) -> None:
-    messages = (said(Text(text="Hi")), *updated(lower(history, target), places))
+    messages = (said(Text(text="Hi")), *updated(lower(history, target, media=MEDIA_TYPES), places))
     check(messages)
     for adapter in ADAPTERS:
         broken = RULES[adapter.protocol](json.loads(body(messages, adapter, model)))
@@ -392,9 +410,9 @@ def test_every_history_is_valid_in_every_protocol(
 @given(HISTORIES, MODELS)
 def test_a_longer_history_begins_with_what_the_shorter_sent_in_every_protocol(history: list[Message], target: ModelRef) -> None:
     for adapter in ADAPTERS:
-        whole = sent(lower(history, target), adapter)
+        whole = sent(lower(history, target, media=MEDIA_TYPES), adapter)
         for count in range(len(history)):
-            part = sent(lower(history[:count], target), adapter)
+            part = sent(lower(history[:count], target, media=MEDIA_TYPES), adapter)
             assert whole[: len(part)] == part
 
 
@@ -403,11 +421,11 @@ def test_a_longer_history_begins_with_what_the_shorter_sent_in_every_protocol(hi
 def test_a_longer_history_begins_with_the_messages_and_the_bytes_of_the_shorter(
     history: list[Message], target: ModelRef
 ) -> None:
-    whole = lower(history, target)
+    whole = lower(history, target, media=MEDIA_TYPES)
     whole_body = body(whole)
     end = b'],"stream":true'
     for count in range(len(history)):
-        part = lower(history[:count], target)
+        part = lower(history[:count], target, media=MEDIA_TYPES)
         assert whole[: len(part)] == part
         assert whole_body.startswith(body(part).rpartition(end)[0])
 
@@ -465,7 +483,8 @@ WRONG: list[tuple[str, tuple[RequestMessage, ...], int]] = [
     ("a text with a lone surrogate", (said(Text(text="a\ud83d")),), 0),
     ("reasoning with a lone surrogate", (answered(Reasoning(text="\ude00")),), 0),
     ("an image without data", (said(Media(data=b"", mime="image/png")),), 0),
-    ("a medium of another kind", (said(Media(data=b"x", mime="application/pdf")),), 0),
+    ("a PDF without data", (said(Media(data=b"", mime="application/pdf")),), 0),
+    ("a medium of another kind", (said(Media(data=b"x", mime="image/tiff")),), 0),
     ("a medium with an ill-formed name", (said(Media(data=b"x", mime="image/png", name="\ud83d")),), 0),
 ]
 

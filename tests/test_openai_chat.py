@@ -46,6 +46,7 @@ from steerway.protocol.llm.request import (
 from steerway.protocol.values.message import Finish
 from steerway.protocol.values.model import NO_TOKENS, CacheTokens, Tokens
 from steerway.protocol.values.tool import ToolDefinition
+from support import openai_chat_rules
 from support.decoding import check_order, used
 
 ADAPTER: Adapter = OpenAIChatAdapter()
@@ -809,6 +810,23 @@ def test_the_bytes_of_a_full_request_are_fixed() -> None:
         '"reasoning_effort":"low","store":false,"prompt_cache_key":"ses_1"}'
     )
     assert encoded.body.decode() == expected
+
+
+def test_a_pdf_is_a_file_of_the_user_also_when_a_tool_gave_it() -> None:
+    paper = Media(data=b"%PDF-1.7", mime="application/pdf", name="a.pdf")
+    asked = request(
+        UserMessage(content=(Text(text="Read"), paper)),
+        AssistantMessage(content=(Call(id="c1", name="read", input={}),)),
+        ToolMessage(call_id="c1", name="read", content=(Media(data=b"%PDF-1.4", mime="application/pdf"),), is_error=False),
+    )
+    first, _, result, shown = sent(asked)["messages"]
+    file = {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0xLjc="}
+    assert first == {"role": "user", "content": [{"type": "text", "text": "Read"}, {"type": "file", "file": file}]}
+    assert result == {"role": "tool", "tool_call_id": "c1", "content": "(media follow)"}
+    nameless = {"filename": "unnamed.pdf", "file_data": "data:application/pdf;base64,JVBERi0xLjQ="}
+    label = {"type": "text", "text": "Media from the result of read (c1):"}
+    assert shown == {"role": "user", "content": [label, {"type": "file", "file": nameless}]}
+    assert openai_chat_rules.violations(sent(asked)) == []
 
 
 def test_the_smallest_request_says_nothing_it_does_not_have_to() -> None:

@@ -1116,6 +1116,21 @@ def test_the_bytes_of_a_full_request_are_fixed() -> None:
     assert encoded.body.decode() == expected
 
 
+def test_a_pdf_is_an_input_file_in_messages_and_in_results() -> None:
+    paper = Media(data=b"%PDF-1.7", mime="application/pdf", name="A paper")
+    asked = request(
+        UserMessage(content=(Text(text="Read"), paper)),
+        AssistantMessage(content=(Call(id="c1", name="read", input={}),)),
+        ToolMessage(call_id="c1", name="read", content=(paper,), is_error=False),
+    )
+    file = {"type": "input_file", "filename": "A paper.pdf", "file_data": "data:application/pdf;base64,JVBERi0xLjc="}
+    body = json.loads(ADAPTER.encode(asked).body)
+    first, _, result = body["input"]
+    assert first == {"role": "user", "content": [{"type": "input_text", "text": "Read"}, file]}
+    assert result == {"type": "function_call_output", "call_id": "c1", "output": [file]}
+    assert violations(body) == []
+
+
 def test_the_smallest_request_says_nothing_it_does_not_have_to() -> None:
     assert ADAPTER.encode(request(user("Hi"))).body == (
         b'{"model":"m-1","input":[{"role":"user","content":[{"type":"input_text","text":"Hi"}]}],"stream":true,"store":false}'

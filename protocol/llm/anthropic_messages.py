@@ -12,6 +12,7 @@ Rules:
   nothing follows: a message may not end with it.
 - A server tool's call goes back with its result, verbatim, where its metadata says that this protocol gave it. Any other
   executed call is shown as an ordinary call; its result follows before the model goes on, unless local calls wait as well.
+- A PDF is a `document` with its name as the title; any other medium is an image.
 - Results that are errors carry text only; their media follow behind all results of the turn.
 - A system update takes the native role where the model has it and the place allows it; else it is wrapped user text. The
   place depends on what follows: an update that ended a request, and of whose turn nothing is left to send, is wrapped from
@@ -62,6 +63,8 @@ _CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NOT_IN_CALL_IDS: Final = re.compile(r"[^A-Za-z0-9_-]")
 _SERVER_CALL_ID: Final = re.compile(r"srvtoolu_[A-Za-z0-9_]+")
 _THINKING: Final = ("thinking", "redacted_thinking")
+_MAX_TITLE: Final = 500
+"""Characters of a document's title that the protocol takes."""
 _MARKER: Final = {"type": "ephemeral"}
 _IN_BLOCK: Final = b',"cache_control":' + msgspec.json.encode(_MARKER)
 """A marker as the last field of a block that has others, at the end of its message: before `}]}`."""
@@ -325,9 +328,12 @@ def _blocks(content: Sequence[Text | Media]) -> Iterator[Block]:
             case Text(text=text):
                 if text.strip():
                     yield {"type": "text", "text": text}
-            case Media(data=data, mime=mime):
+            case Media(data=data, mime=mime, name=name):
                 source = {"type": "base64", "media_type": mime, "data": b64encode(data).decode("ascii")}
-                yield {"type": "image", "source": source}
+                if mime == "application/pdf":
+                    yield {"type": "document", "source": source, **({"title": name[:_MAX_TITLE]} if name else {})}
+                else:
+                    yield {"type": "image", "source": source}
 
 
 def _text(part: Text) -> Iterator[Block]:

@@ -24,6 +24,9 @@ from .unicode import is_encodable, is_object, is_well_formed
 
 IMAGE_TYPES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
 """The media that every provider protocol with images takes."""
+PDF_TYPE: Final = "application/pdf"
+MEDIA_TYPES: Final = IMAGE_TYPES | {PDF_TYPE}
+"""All media that there can be in a request. What one target takes of them is for lowering to know."""
 
 MAX_NAME_LENGTH: Final = 64
 MAX_CALL_ID_LENGTH: Final = 64
@@ -133,7 +136,7 @@ def _malformed_part(part: Text | Media | Reasoning | Call) -> str | None:
         case Reasoning(text=text, metadata=metadata):
             return None if is_well_formed(text) and is_encodable(metadata) else "reasoning is not well-formed"
         case Media(data=data, mime=mime, name=name):
-            if not data or mime not in IMAGE_TYPES:
+            if not data or mime not in MEDIA_TYPES:
                 return "a medium is empty, or of a kind that is not taken"
             return None if is_well_formed(name or "") else "the name of a medium is not well-formed"
         case Call():

@@ -11,7 +11,7 @@ Rules (semantics, "Request invariants"; the log keeps the truth, what cannot be 
   turns that did not fail. Reasoning of any other turn is text.
 - A provider sees its own call ids again; where they repeat, are malformed, or are another provider's, our `CallId` stands in.
 - Files of the types that the target takes are media, text files labelled text behind the prompt; of any other file the model
-  learns that it was not sent.
+  learns that it was not sent. So it is with what only calls itself a PDF: a provider would refuse every request that has it.
 - A history may come in steps: its parts, one after the other, give what the whole gives.
 
 `check` in `invariants` accepts whatever comes out of here; a property test says so.
@@ -47,7 +47,7 @@ from ..values.prompt import PromptFile
 from ..values.tool import FileContent, TextContent, ToolContent
 from . import request
 from .arguments import parse_arguments
-from .invariants import IMAGE_TYPES, MAX_CALL_ID_LENGTH, MAX_NAME_LENGTH, VALID_CALL_ID
+from .invariants import IMAGE_TYPES, MAX_CALL_ID_LENGTH, MAX_NAME_LENGTH, PDF_TYPE, VALID_CALL_ID
 from .request import Call, Media, Reasoning, RequestMessage, Text
 from .unicode import well_formed, well_formed_value
 
@@ -69,6 +69,9 @@ _TEXT_TYPES: Final = frozenset(
         "application/javascript",
     )
 )
+_PDF_BEGINNING: Final = b"%PDF-"
+_PDF_JUNK: Final = 1024
+"""Bytes in front of the beginning that readers of PDF overlook."""
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -129,7 +132,7 @@ class Lowering:
     def _file(self, file: PromptFile | FileContent) -> Text | Media:
         mime = well_formed(file.mime).partition(";")[0].strip().lower()
         name = well_formed(file.name or "") or "unnamed"
-        if file.data and mime in self._media:
+        if mime in self._media and _is_sound(mime, file.data):
             return Media(data=file.data, mime=mime, name=name)
         if mime.startswith("text/") or mime in _TEXT_TYPES or mime.endswith(("+json", "+xml")):
             return Text(text=f'File "{name}" ({mime}):\n\n{file.data.decode("utf-8", "replace")}')
@@ -225,6 +228,10 @@ class Lowering:
                 case FileContent():
                     parts.append(self._file(item))
         return parts
+
+
+def _is_sound(mime: str, data: bytes) -> bool:
+    return bool(data) and (mime != PDF_TYPE or _PDF_BEGINNING in data[: _PDF_JUNK + len(_PDF_BEGINNING)])
 
 
 def _input(part: ToolPart) -> dict[str, Any]:

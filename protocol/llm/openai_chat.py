@@ -5,6 +5,7 @@ Rules:
 - Messages are written one by one and once, so that the messages of a longer request begin with those of the shorter one
   (ruling B10). Tool results carry text only in this protocol: their media follow in one user message after the results of
   a turn.
+- A PDF is a `file` part, which the protocol knows in the user's role; any other medium is an image.
 - A system update is wrapped text in the user's role, behind the tool results and their media.
 - `tool_choice` none keeps the tool definitions, and with them the cached prefix.
 - Reasoning goes back as `reasoning_content` only where its metadata says that the provider gave that field; reasoning that
@@ -18,7 +19,6 @@ Rules:
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from .classify import classify_response
 from .conversation import Growth, Written
 from .events import ProviderFailed
 from .openai_chat_decoder import REASONING_FIELD, REASONING_METADATA, OpenAIChatDecoder
-from .payload import cache_key, encoded, json_text, merged, option
+from .payload import cache_key, data_url, encoded, json_text, merged, option, pdf_name
 from .request import (
     AssistantMessage,
     Call,
@@ -171,11 +171,11 @@ def _message(message: RequestMessage, media: list[dict[str, Any]]) -> Iterable[d
             return _assistant(content)
         case ToolMessage(call_id=call_id, name=name, content=content, is_error=is_error):
             texts = [part.text for part in content if isinstance(part, Text) and part.text]
-            images = [_part(part) for part in content if isinstance(part, Media)]
-            if images:
+            shown = [_part(part) for part in content if isinstance(part, Media)]
+            if shown:
                 media.append({"type": "text", "text": f"Media from the result of {name} ({call_id}):"})
-                media += images
-            text = _SEPARATOR.join(texts) or ("(media follow)" if images else "(no output)")
+                media += shown
+            text = _SEPARATOR.join(texts) or ("(media follow)" if shown else "(no output)")
             return ({"role": "tool", "tool_call_id": call_id, "content": f"Error: {text}" if is_error else text},)
 
 
@@ -183,9 +183,10 @@ def _part(part: Text | Media) -> dict[str, Any]:
     match part:
         case Text(text=text):
             return {"type": "text", "text": text}
-        case Media(data=data, mime=mime):
-            url = f"data:{mime};base64,{b64encode(data).decode('ascii')}"
-            return {"type": "image_url", "image_url": {"url": url}}
+        case Media(mime="application/pdf"):
+            return {"type": "file", "file": {"filename": pdf_name(part), "file_data": data_url(part)}}
+        case Media():
+            return {"type": "image_url", "image_url": {"url": data_url(part)}}
 
 
 def _assistant(content: tuple[Text | Reasoning | Call, ...]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ Rules:
   goes back whole, with its encrypted content, or with the text that the provider gave as its content; other reasoning has
   no place here, nor has any that nothing follows, which the protocol refuses. Encrypted content is asked for where the
   options speak of reasoning, and of the GPT-5 family always.
+- A PDF is an `input_file`, whole and by its name; any other medium is an image. Results take both as users' messages do.
 - A hosted tool's item goes back verbatim where its metadata says that this protocol gave it. Any other executed call is
   shown as a function call with its output.
 - System parts are the instructions. A system update is wrapped text in the user's role, since the protocol has no role for
@@ -20,7 +21,6 @@ Rules:
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -30,7 +30,7 @@ from .classify import classify_response
 from .conversation import Growth, Written
 from .events import ProviderFailed
 from .openai_responses_decoder import HOSTED, PROTOCOL, OpenAIResponsesDecoder
-from .payload import cache_key, encoded, json_text, merged, metadata_of, option
+from .payload import cache_key, data_url, encoded, json_text, merged, metadata_of, option, pdf_name
 from .request import (
     AssistantMessage,
     Call,
@@ -190,9 +190,10 @@ def _contents(content: Sequence[Text | Media]) -> list[Item]:
         match part:
             case Text(text=text):
                 contents.append({"type": "input_text", "text": text})
-            case Media(data=data, mime=mime):
-                url = f"data:{mime};base64,{b64encode(data).decode('ascii')}"
-                contents.append({"type": "input_image", "detail": "auto", "image_url": url})
+            case Media(mime="application/pdf"):
+                contents.append({"type": "input_file", "filename": pdf_name(part), "file_data": data_url(part)})
+            case Media():
+                contents.append({"type": "input_image", "detail": "auto", "image_url": data_url(part)})
     return contents
 
 

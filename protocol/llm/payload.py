@@ -9,12 +9,13 @@ Rules:
 from __future__ import annotations
 
 import hashlib
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import msgspec
 
-from .request import LLMRequest
+from .request import LLMRequest, Media
 from .unicode import well_formed_value
 
 MAX_CACHE_KEY: Final = 64
@@ -32,6 +33,17 @@ def encoded(payload: Mapping[str, Any]) -> bytes:
 def json_text(value: Any) -> str:
     """A JSON value as text inside a body."""
     return msgspec.json.encode(well_formed_value(value)).decode()
+
+
+def data_url(medium: Media) -> str:
+    """The medium as OpenAI's protocols take it."""
+    return f"data:{medium.mime};base64,{b64encode(medium.data).decode('ascii')}"
+
+
+def pdf_name(medium: Media) -> str:
+    """The name of a PDF, with the ending by which OpenAI's protocols know one."""
+    name = medium.name or "unnamed"
+    return name if name.lower().endswith(".pdf") else f"{name}.pdf"
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,9 @@ Rules (semantics, "Compaction"; reference 5.2, 5.3):
 - What is kept are whole exchanges from a user's message on, as many as fit. When not even the last exchange fits, whole
   messages of it are kept; a call and its result are one message here, so that they are never apart.
 - When everything fits, only the latest exchange is kept; when nothing older is there, all of it is summarised.
-- A token counts as four characters; an image as `IMAGE_TOKENS`. Pure.
+- A token counts as four characters; an image as `IMAGE_TOKENS`. A PDF is sent as the text and the picture of each page, and
+  its pages cannot be counted without reading it: it counts by its bytes, never less than one page, and never so much that a
+  file of few heavy scans could fill a context by itself. Pure.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from ..values.message import (
 from ..values.prompt import PromptFile
 from ..values.tool import FileContent, TextContent, ToolContent
 from ..values.value import Value
+from .invariants import PDF_TYPE
 from .request import Call, LLMRequest, Media, Reasoning, RequestMessage, SystemUpdate, Text
 from .unicode import well_formed, well_formed_value
 
@@ -37,6 +40,11 @@ MAX_RESULT: Final = 2_000
 """Characters of a tool's result that a transcript shows."""
 MAX_INPUT: Final = 2_000
 IMAGE_TOKENS: Final = 1_500
+PDF_PAGE_TOKENS: Final = 2 * IMAGE_TOKENS
+PDF_PAGE_BYTES: Final = 64 * 1024
+"""Bytes of a PDF that count as a page."""
+MAX_PDF_PAGES: Final = 20
+"""Pages that a PDF counts as at most."""
 MIN_PRUNED: Final = 50
 """Tokens of a result that is worth pruning."""
 CHARACTERS_PER_TOKEN: Final = 4
@@ -117,11 +125,18 @@ def measure(messages: Iterable[RequestMessage]) -> Size:
                     match part:
                         case Text(text=text) | Reasoning(text=text):
                             characters += len(text)
-                        case Media():
-                            media += IMAGE_TOKENS
+                        case Media(data=data, mime=mime):
+                            media += media_tokens(mime, data)
                         case Call():
                             characters += len(part.name) + _size(part.input) + (_size(part.result) if part.executed else 0)
     return Size(characters=characters, media=media)
+
+
+def media_tokens(mime: str, data: bytes) -> int:
+    """About how many tokens an image or a PDF has."""
+    if mime != PDF_TYPE:
+        return IMAGE_TOKENS
+    return min(1 + len(data) // PDF_PAGE_BYTES, MAX_PDF_PAGES) * PDF_PAGE_TOKENS
 
 
 def result_tokens(part: ToolPart) -> int:
@@ -129,10 +144,10 @@ def result_tokens(part: ToolPart) -> int:
     match part.state:
         case ToolCompleted(pruned=None, content=content, structured=structured):
             size = sum(len(item.text) for item in content if isinstance(item, TextContent))
-            images = sum(isinstance(item, FileContent) for item in content)
+            media = sum(media_tokens(item.mime, item.data) for item in content if isinstance(item, FileContent))
             if not content and structured is not None:
                 size = _size(structured)
-            return round(size / CHARACTERS_PER_TOKEN) + images * IMAGE_TOKENS
+            return round(size / CHARACTERS_PER_TOKEN) + media
         case _:
             return 0
 

@@ -247,6 +247,16 @@ def _plain(block: Mapping[str, Any], at: str) -> Iterator[str]:
                 yield f"{at}.source: must be a base64 image of a known type"
             elif not source.get("data"):
                 yield f"{at}.source.data: is empty"
+        case "document":
+            source = block.get("source")
+            yield from unknown_fields(block, frozenset(("type", "source", "title", "cache_control")), at)
+            if not is_object(source) or (source.get("type"), source.get("media_type")) != ("base64", "application/pdf"):
+                yield f"{at}.source: must be a base64 PDF"
+            elif not source.get("data"):
+                yield f"{at}.source.data: is empty"
+            title = block.get("title", "a")
+            if not isinstance(title, str) or not 1 <= len(title) <= 500:
+                yield f"{at}.title: must be a text of 1 to 500 characters"
         case _:
             pass
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from steerway.protocol.llm.invariants import IMAGE_TYPES
+from steerway.protocol.llm.invariants import MEDIA_TYPES
 from steerway.protocol.llm.request import RequestMessage, SystemUpdate, ToolMessage
 from steerway.protocol.values.failure import Failure
 from steerway.protocol.values.message import (
@@ -60,9 +60,9 @@ IDS = (
     | STRINGS
 )
 FAILURES = st.builds(Failure, type=st.sampled_from(["aborted", "", "x"]), message=STRINGS)
+DATA = st.binary(max_size=3) | st.just(b"%PDF-1.7")
 CONTENT = st.lists(
-    st.builds(TextContent, text=STRINGS)
-    | st.builds(FileContent, data=st.binary(max_size=3), mime=MIMES, name=st.none() | STRINGS),
+    st.builds(TextContent, text=STRINGS) | st.builds(FileContent, data=DATA, mime=MIMES, name=st.none() | STRINGS),
     max_size=2,
 ).map(tuple)
 STATES = st.one_of(
@@ -87,7 +87,7 @@ PARTS = st.one_of(
     ),
 )
 MODELS = st.sampled_from([TARGET, OTHER, FOREIGN, ModelRef(provider="p", id="m", variant="v")])
-FILES = st.builds(PromptFile, data=st.binary(max_size=3), mime=MIMES, name=st.none() | STRINGS)
+FILES = st.builds(PromptFile, data=DATA, mime=MIMES, name=st.none() | STRINGS)
 HISTORIES = st.lists(
     st.one_of(
         st.builds(
@@ -116,7 +116,7 @@ HISTORIES = st.lists(
 )
 
 
-MEDIA = st.frozensets(st.sampled_from(sorted(IMAGE_TYPES)))
+MEDIA = st.frozensets(st.sampled_from(sorted(MEDIA_TYPES)))
 UPDATES = st.lists(st.booleans(), min_size=12, max_size=12)
 
 

@@ -88,8 +88,19 @@ def _content(message: Mapping[str, Any], role: object, at: str) -> Iterator[str]
                 yield f"{at}.content[{index}]: not a known part"
             elif part["type"] == "text" and not isinstance(part.get("text"), str):
                 yield f"{at}.content[{index}].text: must be a string"
+            elif part["type"] == "file":
+                yield from _file(part.get("file"), role, f"{at}.content[{index}].file")
     elif not isinstance(content, str):
         yield f"{at}.content: must be a string or a list of parts"
+
+
+def _file(file: object, role: object, at: str) -> Iterator[str]:
+    if role != "user":
+        yield f"{at}: only a user's message takes files"
+    if not _is_object(file) or set(file) != {"filename", "file_data"} or not file["filename"]:
+        yield f"{at}: must have a name and data"
+    elif not str(file["file_data"]).startswith("data:application/pdf;base64,"):
+        yield f"{at}.file_data: must be the data URL of a PDF"
 
 
 def _calls(message: Mapping[str, Any], at: str) -> Iterator[tuple[str, str | None, str | None]]:

@@ -158,6 +158,12 @@ def _parts(content: Sequence[Any], at: str) -> Iterator[str]:
                     yield f"{place}.image_url: must be a URL"
                 if part.get("detail", "auto") not in ("auto", "low", "high"):
                     yield f"{place}.detail: is unknown"
+            case "input_file":
+                yield from unknown_fields(part, frozenset(("type", "filename", "file_data")), place)
+                if not is_text(part.get("filename")):
+                    yield f"{place}.filename: must not be blank"
+                if not str(part.get("file_data")).startswith("data:application/pdf;base64,"):
+                    yield f"{place}.file_data: must be a data URL"
             case _:
                 yield f"{place}: not a known part"
 
