@@ -153,10 +153,19 @@ async def test_binary_files_are_refused_and_images_become_media(place: Site) -> 
     assert settlement == Succeeded((FileContent(data=png, mime="image/png", name="a.png"),))
 
 
-async def test_an_image_that_is_too_large_is_refused(place: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pdf_becomes_a_medium_whatever_it_is_called(place: Site) -> None:
+    pdf = b"%PDF-1.7\n" + b"all of it could be read as text\n" * 10
+    place.file("paper", pdf)
+    settlement = await place.call("read", path="paper")
+    assert settlement == Succeeded((FileContent(data=pdf, mime="application/pdf", name="paper"),))
+
+
+async def test_an_image_or_a_pdf_that_is_too_large_is_refused(place: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("steerway.actors.tools.reading.MAX_MEDIA_BYTES", 1 << 20)
     place.file("a.jpg", b"\xff\xd8\xff" + b"x" * (1 << 20))
-    assert "more than 1 MiB" in await place.refusal("read", path="a.jpg")
+    place.file("a.pdf", b"%PDF-" + b"x" * (1 << 20))
+    assert "is an image of more than 1 MiB" in await place.refusal("read", path="a.jpg")
+    assert "is a PDF of more than 1 MiB" in await place.refusal("read", path="a.pdf")
 
 
 async def test_directories_list_their_entries_in_pages(place: Site) -> None:

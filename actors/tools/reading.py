@@ -1,9 +1,10 @@
-"""`read`: a page of a text file, an image, or the entries of a directory.
+"""`read`: a page of a text file, an image or a PDF, or the entries of a directory.
 
 Rules:
 - A file is read in small pieces, and never further than the page needs. Of a long line only its beginning is held.
 - A page fits the output limits, with its line numbers and the note on how to go on, so that it is never bounded again.
-- What is not text is refused, except images, which become media.
+- What is not text is refused, except images and PDFs, which become media. A model that takes no such media learns of it where
+  history is lowered.
 - Permission is asked for the file that a path really leads to, and that one is opened.
 """
 
@@ -16,6 +17,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
+from ...protocol.llm.invariants import IMAGE_TYPES
 from ...protocol.values import FileContent, TextContent
 from .capture import OutputLimits, clean
 from .confinement import Confinement, Opened, Place
@@ -31,11 +33,12 @@ MAX_SCAN_BYTES: Final = 256 * 1024 * 1024
 
 _NOTE_LINES: Final = 2
 _NOTE_BYTES: Final = 200
-_IMAGES: Final = (
+_MEDIA: Final = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
     (re.compile(rb"GIF8[79]a"), "image/gif"),
     (re.compile(rb"RIFF....WEBP", re.DOTALL), "image/webp"),
+    (re.compile(rb"%PDF-"), "application/pdf"),
 )
 
 
@@ -53,8 +56,8 @@ def read_tool(confine: Callable[[str], Confinement], limits: OutputLimits) -> To
     ) -> ToolOutput:
         """Read a file inside the working directory, or list a directory.
 
-        Text comes in pages with line numbers; the end of a page says how to go on. Images are shown as images. Other binary
-        files are refused.
+        Text comes in pages with line numbers; the end of a page says how to go on. Images and PDFs are shown as they are. Other
+        binary files are refused.
         """
         confinement = confine(context.location.directory)
         place, shown = await run_stoppable(context, lambda _: _found(confinement, path))
@@ -103,9 +106,9 @@ def _read(confinement: Confinement, place: Place, shown: str, page: _Page, stop:
         if opened.is_directory:
             return _directory(opened, shown, page, stop)
         sample = os.read(opened.fd, SAMPLE)
-        for magic, mime in _IMAGES:
+        for magic, mime in _MEDIA:
             if magic.match(sample):
-                return _image(opened, sample, shown, mime, stop)
+                return _medium(opened, sample, shown, mime, stop)
         if is_binary(sample):
             raise ToolFailure(f"`{shown}` is a binary file of {opened.status.st_size} bytes; it cannot be shown as text.")
         return _text(opened, sample, shown, page, stop)
@@ -131,11 +134,12 @@ def _text(opened: Opened, sample: bytes, shown: str, page: _Page, stop: Stop) ->
     return page.output()
 
 
-def _image(opened: Opened, sample: bytes, shown: str, mime: str, stop: Stop) -> ToolOutput:
+def _medium(opened: Opened, sample: bytes, shown: str, mime: str, stop: Stop) -> ToolOutput:
     pieces = Pieces(opened.fd, sample, MAX_MEDIA_BYTES + 1, stop)
     data = b"".join(pieces)
     if len(data) > MAX_MEDIA_BYTES:
-        raise ToolFailure(f"`{shown}` is an image of more than {MAX_MEDIA_BYTES // 1024 // 1024} MiB.")
+        what = "an image" if mime in IMAGE_TYPES else "a PDF"
+        raise ToolFailure(f"`{shown}` is {what} of more than {MAX_MEDIA_BYTES // 1024 // 1024} MiB.")
     return ToolOutput((FileContent(data=data, mime=mime, name=os.path.basename(shown)),))
 
 
