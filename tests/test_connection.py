@@ -113,6 +113,34 @@ async def test_a_cancelled_request_is_answered_so_and_its_later_answer_is_droppe
         assert server.usage.requests == 0
 
 
+async def test_a_cancelled_task_withdraws_its_letter_while_nobody_has_taken_it() -> None:
+    router = MadeUpRouter()
+    async with listening(router) as server:
+        peer = await raw_websocket(server)
+        await peer.send(call(1, "letter"))
+        taken = await router.mailbox.take()
+        await peer.send(call(2, "letter"))
+        await until(lambda: len(router.mailbox) == 1)
+        await peer.send(call(None, "rpc.cancel", {"id": 1}) + call(None, "rpc.cancel", {"id": 2}))
+        assert [tag(await peer.message()), tag(await peer.message())] == ["RequestCancelledError"] * 2
+        await until(lambda: all(letter.answer.abandoned for letter in router.letters))
+        assert router.mailbox.take_nowait() is None
+        taken.answer.resolve("late")
+        assert (await peer.ask(1, "echo"))["result"] == {}
+        assert server.usage.requests == 0
+
+
+async def test_a_peer_that_leaves_withdraws_the_letters_of_its_tasks() -> None:
+    router = MadeUpRouter()
+    async with listening(router) as server:
+        peer = await raw_websocket(server)
+        await peer.send(call(1, "letter"))
+        await until(lambda: len(router.mailbox) == 1)
+        await peer.aclose()
+        await until(lambda: server.usage.connections == 0)
+        assert router.mailbox.take_nowait() is None
+
+
 async def test_cancelling_what_is_not_in_flight_means_nothing() -> None:
     async with listening() as server:
         peer = await raw_websocket(server)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
 from trio.testing import wait_all_tasks_blocked
 
 from steerway.protocol.values import (
@@ -13,6 +14,7 @@ from steerway.protocol.values import (
     Message,
     MessageId,
     SessionId,
+    SyntheticAdded,
     TextPart,
     ToolCompleted,
     ToolPart,
@@ -23,6 +25,7 @@ from steerway.protocol.values.event import PermissionAsked, SessionForked
 from support.answers import answer, hold, text, tool_call
 from support.house import OTHER, Ticks, open_house, said, scripted_house
 from support.provider import open_provider
+from support.stores import append, open_store, raw
 from support.tools import HeldTool, ScriptedTool
 
 
@@ -204,3 +207,32 @@ async def test_who_watches_is_told_of_the_fork_and_not_of_what_was_copied(tmp_pa
         fork = await house.sessions.fork(session)
         await watch.until(SessionForked)
         assert [event.type for event in watch.events if event.session_id == fork.id] == ["session.created", "session.forked"]
+
+
+async def test_others_are_served_during_a_long_fork_and_one_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+    ticks = Ticks()
+    async with open_provider() as provider:
+        async with open_house(provider, tmp_path, ticks=ticks) as house:
+            session, other = await house.session(), await house.session()
+        database = open_store(tmp_path / "sessions.db")
+        for first in range(0, 1_500, 500):
+            notes = [SyntheticAdded(message_id=MessageId(f"msg_{first + n}"), text="Note.") for n in range(500)]
+            append(database, session, *notes)
+        database.close()
+
+        def hidden() -> int:
+            return raw(tmp_path / "sessions.db", "SELECT count(*) FROM session WHERE hidden = 1")[0][0]
+
+        async with open_house(provider, tmp_path, ticks=ticks) as house:
+            given_up = house.task(lambda: house.sessions.fork(session))
+            with trio.fail_after(10):
+                while not hidden():
+                    await trio.lowlevel.checkpoint()
+                await house.sessions.update(other, title="Served meanwhile")
+                assert hidden() == 1
+                assert {one.id for one in (await house.sessions.list()).items} == {session, other}
+                given_up.scope.cancel()
+                while hidden():
+                    await trio.lowlevel.checkpoint()
+            assert {one.id for one in (await house.sessions.list()).items} == {session, other}
+            assert (await house.sessions.fork(session)).head > 1_500

@@ -5,7 +5,7 @@ Rules:
   the frames, and answered when ready, through a callback that does not await (ruling A11).
 - The answer that opens a stream is queued before the stream may send its first item (ruling A13).
 - `rpc.cancel` answers the request with `RequestCancelledError` and drops what comes later. A peer that is gone wants no
-  answers: letters that were not taken yet are withdrawn (ruling A5).
+  answers. Either way letters that were not taken yet are withdrawn, and tasks cancelled (ruling A5).
 - Before it has proved the token a peer may say nothing but `rpc.authenticate`, once, within a time limit (ruling B6).
 - A peer with too much unsent is closed with 1013 (ruling D4).
 - Nothing that fails in here reaches anybody else: a handler's defect is answered `InternalError` with a reference that also

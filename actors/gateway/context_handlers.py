@@ -24,7 +24,7 @@ from ..session.letters import Control
 from ..session.preview import provider_context
 from ..session.registry import SessionRegistry
 from ..session.services import Services
-from .handling import Handler, Peer, in_task
+from .handling import Handler, Peer, in_task, reply_to
 
 
 class ContextHandlers:
@@ -61,7 +61,7 @@ class ContextHandlers:
                 raise InvalidRequestError(
                     f"location.directory must be an existing absolute directory, not {directory!r}.", field="location.directory"
                 )
-            return await self._control(params.session_id, params.location).wait()
+            return await reply_to(self._control(params.session_id, params.location))
 
         return in_task(peer, move)
 

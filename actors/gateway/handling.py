@@ -59,13 +59,32 @@ class Opened:
         self.subscription = subscription
 
 
+class _TaskAnswer(Answer[Any]):
+    """The answer of a task; abandoning it cancels the task."""
+
+    __slots__ = ("scope",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scope = trio.CancelScope()
+
+    def abandon(self) -> None:
+        super().abandon()
+        self.scope.cancel(reason="nobody wants the answer any more")
+
+
 def in_task(peer: Peer, work: Callable[[], Awaitable[Any]]) -> Answer[Any]:
-    """Run `work` in a task of the connection; a defect in it is the answer's, never the connection's."""
-    answer: Answer[Any] = Answer()
+    """Run `work` in a task of the connection; a defect in it is the answer's, never the connection's.
+
+    When nobody wants the answer any more the task is cancelled: a letter that it waits for is withdrawn while that can be
+    (`reply_to`), and what was posted to the store runs all the same (ruling A5).
+    """
+    answer = _TaskAnswer()
 
     async def run() -> None:
         try:
-            answer.resolve(await work())
+            with answer.scope:
+                answer.resolve(await work())
         except Exception as error:
             answer.fail(error)
         finally:
@@ -73,6 +92,15 @@ def in_task(peer: Peer, work: Callable[[], Awaitable[Any]]) -> Answer[Any]:
 
     peer.nursery.start_soon(run)
     return answer
+
+
+async def reply_to(letter: Answer[Any]) -> Any:
+    """Wait for the answer to a letter. Cancelled, it withdraws the letter, unless that was taken already (ruling A5)."""
+    try:
+        return await letter.wait()
+    except trio.Cancelled:
+        letter.abandon()
+        raise
 
 
 MAX_METADATA_BYTES = 64 * 1024

@@ -17,7 +17,7 @@ from ..mailbox import Answer
 from ..session.letters import ReplyPermission, ReplyQuestion, SessionLetter
 from ..session.registry import SessionRegistry
 from ..session.services import Services
-from .handling import Handler, Peer, check_id, in_task
+from .handling import Handler, Peer, check_id, in_task, reply_to
 
 MAX_ANSWERS = 65_536
 """Characters of all answers to one request."""
@@ -67,7 +67,7 @@ class RequestHandlers:
 
         async def reply() -> Any:
             await self._services.storage.read(partial(_check_answers, params))
-            return await self._to_question(params.request_id, params.answers, peer).wait()
+            return await reply_to(self._to_question(params.request_id, params.answers, peer))
 
         return in_task(peer, reply)
 
@@ -91,7 +91,7 @@ class RequestHandlers:
                 raise unknown
             letter = make_letter()
             self._sessions.post(found.session_id, letter)
-            return await letter.answer.wait()
+            return await reply_to(letter.answer)
 
         return in_task(peer, send)
 

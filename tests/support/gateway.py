@@ -6,6 +6,7 @@ import os
 import struct
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,10 +14,11 @@ import trio
 
 from steerway.actors.feed import Feed
 from steerway.actors.gateway.connection import Connection
+from steerway.actors.gateway.handling import in_task, reply_to
 from steerway.actors.gateway.limits import Limits
 from steerway.actors.gateway.listener import Listening, serve
 from steerway.actors.gateway.router import Opened
-from steerway.actors.mailbox import Answer, refused, settled
+from steerway.actors.mailbox import Answer, Letter, Mailbox, refused, settled
 from steerway.protocol.codec import Codec
 from steerway.protocol.operations import LiveStream
 from steerway.protocol.values.errors import MethodNotFoundError, SessionNotFoundError
@@ -35,6 +37,9 @@ class MadeUpRouter:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.held: dict[Any, Answer[Any]] = {}
         self.arrived = trio.Event()
+        self.mailbox: Mailbox[Letter[Any]] = Mailbox(8, "made up")
+        """Where letters of tasks go; nobody takes them but the test."""
+        self.letters: list[Letter[Any]] = []
 
     def dispatch(self, method: str, params: dict[str, Any], codec: Codec, peer: Connection) -> Answer[Any]:
         self.asked.append((method, params))
@@ -46,6 +51,11 @@ class MadeUpRouter:
             case "hold":
                 self.held[params["name"]] = Answer[Any]()
                 return self.held[params["name"]]
+            case "letter":
+                letter = Letter[Any]()
+                self.letters.append(letter)
+                self.mailbox.post(letter)
+                return in_task(peer, partial(reply_to, letter.answer))
             case "raise":
                 raise ZeroDivisionError("in dispatch")
             case "fail":
