@@ -153,6 +153,7 @@ def test_a_provider_as_models_dev_spells_it_is_read(tmp_path: Path):
     model = provider.models["vendor/big"]
     assert (model.name, model.context, model.output) == ("Big", 1000, 100)
     assert model.capabilities == Capabilities(tools=True, reasoning=True, input=("text", "image"), output=("text",))
+    assert model.input == ("text", "image")
     tier = PriceTier(above=200_000, input=2, output=4)
     assert model.cost == Prices(input=1, output=2, cache_read=0.1, tiers=(tier,))
     models = Models(load(tmp_path, FOREIGN).configuration, {"ROUTER_KEY": "key"})
@@ -169,6 +170,24 @@ def test_our_own_spelling_wins_over_the_other_one(tmp_path: Path):
     provider = load(tmp_path, text).configuration.providers["p"]
     assert (provider.protocol, provider.base_url) == ("openai-responses", "http://own/v1")
     assert (provider.models["m"].context, provider.models["m"].output) == (1, 3)
+
+
+def test_what_a_model_reads_is_taken_from_its_modalities_unless_it_is_said(tmp_path: Path):
+    text = """
+[providers.p]
+protocol = "openai-chat"
+input = ["text", "pdf"]
+models.told = { modalities = { input = ["text", "pdf", "smell"] } }
+models.said = { input = ["text"], modalities = { input = ["text", "pdf"] } }
+models.other = { modalities = { output = ["text"] } }
+"""
+    provider = load(tmp_path, text).configuration.providers["p"]
+    assert provider.input == ("text", "pdf")
+    assert {name: model.input for name, model in provider.models.items()} == {
+        "told": ("text", "pdf"),
+        "said": ("text",),
+        "other": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -190,6 +209,11 @@ def test_a_key_may_be_named_where_the_ai_sdk_takes_one(tmp_path: Path, value: st
             '[providers.p]\nprotocol = "openai-chat"\noptions = { apiKey = "sk-0123456789" }\n',
             "providers.p.options.apiKey",
             "api_key_file",
+        ),
+        (
+            '[providers.p]\nprotocol = "openai-chat"\ninput = ["text", "pfd"]\n',
+            "providers.p.input",
+            "invalid enum value 'pfd'",
         ),
         (
             '[providers.p]\nprotocol = "openai-chat"\n[providers.p.models.m]\ncontxt = 1\n',

@@ -39,6 +39,7 @@ class History:
 
     def __init__(self, models: Models, model: ModelInfo) -> None:
         self._model = model.ref
+        self._media = model.media
         self.conversation = models.conversation(model)
         """The adapter's own memory of what it has written; None where nothing is written."""
         self._begin()
@@ -49,7 +50,7 @@ class History:
         self.weight = 0
         """About the bytes of memory that it takes."""
         self._messages: list[RequestMessage] = []
-        self._lowering = Lowering(self._model)
+        self._lowering = Lowering(self._model, self._media)
         self._checker = Checker()
 
     def serves(self, model: ModelInfo) -> bool:

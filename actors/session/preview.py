@@ -56,7 +56,7 @@ async def provider_context(services: Services, session_id: SessionId) -> Provide
         sources = await _sources(services, view, agent)
         admitted = await observe(services, view, agent, Observing())
         history = tuple([message async for message in _messages(services, view, pending, admitted)])
-        messages = lower(history, model.ref)
+        messages = lower(history, model.ref, media=model.media)
         check(messages)
         tools = services.tools.materialise(view.record.session.location, agent.name, agent.rules)
         frame = request_of(session_id, agent, model, tools, baseline=baseline_of(admitted, view.active))
