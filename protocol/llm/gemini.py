@@ -350,6 +350,8 @@ def _hosted(call: Call, native: Mapping[str, Any]) -> list[Part]:
     result: object = call.result
     if kind not in HOSTED or HOSTED[kind] != kept.get("part") or not isinstance(result, dict):
         return []
+    if kind == "executableCode" and not (string(call.input.get("code")) and string(mapping(result).get("outcome"))):
+        return []
     input = call.input if kind == "executableCode" else {"args": call.input}
     pair: list[Part] = [{kind: {**mapping(native.get("fields")), **input}}, {HOSTED[kind]: result}]
     for part, signature in zip(pair, (native.get("signature"), kept.get("signature")), strict=True):

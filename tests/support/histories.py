@@ -48,6 +48,11 @@ OWNED: list[dict[str, Any]] = [
     {"anthropic-messages": {"type": "server_tool_use"}},
     {"anthropic-messages": {"type": "web_search_tool_result"}},
     {"anthropic-messages": {"type": 3, "signature": None}},
+    {"gemini": {"id": "c", "signature": "cw=="}},
+    {"gemini": {"signed": [{"start": 0, "end": 1, "signature": "cw=="}, {"start": 1, "end": 1, "signature": "cw=="}, 3]}},
+    {"gemini": {"part": "executableCode", "fields": {"id": "a"}}},
+    {"gemini": {"part": "codeExecutionResult", "signature": "cw=="}},
+    {"gemini": {"part": "toolCall", "fields": 3, "signed": {"start": 0}}},
 ]
 """Metadata as the protocols give it, whole and in part, and for the wrong kind of content."""
 RESULTS = st.sampled_from(
