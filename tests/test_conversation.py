@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from steerway.actors.configuration import Configuration, Provider
+from steerway.actors.models import Models
 from steerway.protocol.llm.adapter import Adapter
 from steerway.protocol.llm.anthropic_messages import AnthropicMessagesAdapter
 from steerway.protocol.llm.gemini import GeminiAdapter
@@ -32,6 +34,7 @@ from steerway.protocol.values.message import Message
 from steerway.protocol.values.model import ModelRef
 from steerway.protocol.values.tool import ToolDefinition
 from support.histories import HISTORIES, MODELS, TARGET, UPDATES, updated
+from support.provider import open_provider
 
 ADAPTERS: tuple[Adapter, ...] = (OpenAIChatAdapter(), OpenAIResponsesAdapter(), AnthropicMessagesAdapter(), GeminiAdapter())
 each_protocol = pytest.mark.parametrize("adapter", ADAPTERS, ids=[adapter.protocol for adapter in ADAPTERS])
@@ -180,6 +183,26 @@ def test_what_was_written_is_not_read_again(adapter: Adapter) -> None:
     watched = Watched([HI, SAID] * 50 + [HI])
     conversation.extend(watched)
     assert watched.read == [99, slice(100, None), -1]
+
+
+async def test_models_send_what_a_conversation_writes_and_the_same_without_one() -> None:
+    async with open_provider() as provider:
+        there = Provider(protocol="anthropic-messages", base_url=provider.base_url)
+        async with Models(Configuration(providers={"p": there}), {}) as models:
+            info = models.resolve(ModelRef(provider="p", id="m"))
+            conversation = models.conversation(info)
+            for messages in ((HI,), (HI, SAID, HI), (HI, SAID, HI)):
+                for known in (conversation, None):
+                    async with models.stream(info, request(messages), known) as batches:
+                        assert [event async for batch in batches for event in batch]
+        first, *others = [sent.json for sent in provider.requests]
+        assert others[0] == first
+        assert others[1] == others[2] == others[3] == others[4] != first
+
+
+async def test_there_is_no_conversation_with_a_model_that_is_sent_nothing() -> None:
+    async with Models(Configuration(), {}) as models:
+        assert models.conversation(models.resolve(ModelRef(provider="demo", id="demo"))) is None
 
 
 # --- lowering, checking, measuring ------------------------------------------------------------------------------------

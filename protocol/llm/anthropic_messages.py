@@ -236,8 +236,9 @@ class _Messages:
             self._may_update = role == "user" or content[-1]["type"].endswith("_tool_result")
 
     def _end_results(self) -> None:
-        self._say("user", self._results + self._behind)
-        self._results, self._behind = [], []
+        if self._results:
+            self._say("user", self._results + self._behind)
+            self._results, self._behind = [], []
 
     def _place_update(self, *, follows: Literal["user", "assistant", "system"] | None) -> None:
         """Write the update that waits. Its native role may stand behind a user message or a server tool's result, and only
