@@ -48,6 +48,17 @@ class ConfigurationError(SteerwayError):
         self.key = key
 
 
+def unusable_name(kind: str, name: str) -> str | None:
+    """Why a provider (or model) cannot be selected by this name, as a sentence; None when it can.
+
+    A model is written `provider/model`: a provider's name has no slash, and neither is empty.
+    """
+    if name and name.isprintable() and name == name.strip() and not (kind == "provider" and "/" in name):
+        return None
+    rule = "it may not be empty" if not name else "it may hold no slash, nor begin or end with white space"
+    return f"A {kind} cannot be called {name!r}: models are written provider/model, so {rule}."
+
+
 class Store(Struct, frozen=True, kw_only=True):
     """`path`: the database file; the settings put it into the user's data folder unless something names another."""
 

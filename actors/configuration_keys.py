@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ..protocol.values.model import Prices
-from .configuration import Configuration, ConfigurationError, Provider
+from .configuration import Configuration, ConfigurationError, Provider, unusable_name
 
 Key = tuple[str, ...]
 """A key's names from the outermost table inwards."""
@@ -29,6 +29,8 @@ _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SECRET: Final = re.compile(
     r"(?:api|access|secret|private|auth)[_-]?key|token$|secret|password|authorization|cookie|credential", re.IGNORECASE
 )
+_NAMED: Final = {"providers": "provider", "models": "model"}
+"""Tables whose keys are what their values are called."""
 _FREE: Final = ("options", "body")
 """Tables whose keys are the provider's: their names may say that a value is a credential."""
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -78,6 +80,8 @@ class _Check:
             self._struct(self._table(value, at), kind, at)
         elif get_origin(kind) is dict and get_args(kind)[1] is not Any:
             for name, inner in self._table(value, at).items():
+                if (word := _NAMED.get(at[-1])) and len(at) in (1, 3) and (complaint := unusable_name(word, name)):
+                    raise ConfigurationError(f"{self._source}: {complaint}", source=self._source, key=dotted((*at, name)))
                 self.value(inner, get_args(kind)[1], (*at, name))
                 if at[-1] == "headers":
                     self._header(name, cast("str", inner), (*at, name))

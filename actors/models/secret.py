@@ -32,6 +32,12 @@ class Secret:
         """The credential itself, for the header that carries it."""
         return self._value
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
     def __repr__(self) -> str:
         return "Secret(...)"
 
@@ -61,7 +67,9 @@ def key_from_file(path: str) -> Secret:
             raise NoKey(f"its key file {path} has the mode {mode}; make it its owner's alone with chmod 600")
         if status.st_uid not in (os.geteuid(), 0):
             raise NoKey(f"its key file {path} belongs to another user")
-        content = os.read(descriptor, MAX_KEY_BYTES)
+        content = os.read(descriptor, MAX_KEY_BYTES + 1)
+        if len(content) > MAX_KEY_BYTES:
+            raise NoKey(f"its key file {path} holds more than {MAX_KEY_BYTES} bytes, which is no key")
     except OSError as error:
         raise NoKey(f"its key file {path} cannot be read ({_reason(error)})") from None
     finally:
