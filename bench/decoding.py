@@ -25,11 +25,12 @@ from steerway.actors.models.models import Models
 from steerway.protocol.llm.adapter import Adapter
 from steerway.protocol.llm.anthropic_messages import AnthropicMessagesAdapter
 from steerway.protocol.llm.events import Finished, TextDelta
+from steerway.protocol.llm.gemini import GeminiAdapter
 from steerway.protocol.llm.openai_chat import OpenAIChatAdapter
 from steerway.protocol.llm.openai_responses import OpenAIResponsesAdapter
 from steerway.protocol.llm.request import Generation, LLMRequest, Text, UserMessage
 from steerway.protocol.values.model import ModelRef
-from support import anthropic_messages, bare_reader, openai_chat, openai_responses
+from support import anthropic_messages, bare_reader, gemini, openai_chat, openai_responses
 from support.answers import answer, text, usage
 from support.provider import Wire
 from support.serve_provider import running_provider
@@ -43,6 +44,7 @@ WIRES: Sequence[tuple[Adapter, Wire]] = (
     (OpenAIChatAdapter(), openai_chat),
     (OpenAIResponsesAdapter(), openai_responses),
     (AnthropicMessagesAdapter(), anthropic_messages),
+    (GeminiAdapter(), gemini),
 )
 REQUEST = LLMRequest(
     model="unset",
@@ -70,8 +72,9 @@ def split_and_parse(pieces: Sequence[bytes]) -> int:
     """The bare loop: how many events it parsed."""
     parse = msgspec.json.decode
     count = 0
+    blank = b"\r\n\r\n" if pieces[0].endswith(b"\r\n") else b"\n\n"
     for piece in pieces:
-        for event in piece.split(b"\n\n"):
+        for event in piece.split(blank):
             line = event[event.find(b"data: ") + 6 :]
             if line and line != b"[DONE]":
                 parse(line)
@@ -82,7 +85,7 @@ def split_and_parse(pieces: Sequence[bytes]) -> int:
 def decode(adapter: Adapter, pieces: Sequence[bytes]) -> None:
     """The adapter's decoder over the same pieces."""
     decoder = adapter.decoder()
-    events = [event for piece in pieces for event in decoder.feed(piece)]
+    events = [event for piece in pieces for event in decoder.feed(piece)] + decoder.close()
     deltas = sum(isinstance(event, TextDelta) for event in events)
     if deltas != DELTAS or not isinstance(events[-1], Finished):
         raise AssertionError(f"{adapter.protocol} gave {deltas} deltas and {events[-1]}")

@@ -30,7 +30,7 @@ from support.tools import printing_tool
 
 KEY = "key-0123456789abcdef"
 TITLE = "title-of-nobody"
-PROTOCOLS: list[Wire] = ["openai-chat", "openai-responses", "anthropic-messages"]
+PROTOCOLS: list[Wire] = ["openai-chat", "openai-responses", "anthropic-messages", "gemini"]
 LOOK = ToolDefinition(name="look", description="Look.", input_schema={"type": "object", "properties": {}})
 
 

@@ -23,6 +23,7 @@ from steerway.protocol.llm.events import (
     ToolCall,
     ToolResult,
 )
+from steerway.protocol.llm.gemini import UNCHECKED, GeminiAdapter
 from steerway.protocol.llm.invariants import check
 from steerway.protocol.llm.lowering import lower
 from steerway.protocol.llm.openai_chat import OpenAIChatAdapter
@@ -44,7 +45,7 @@ from steerway.protocol.values.message import (
 from steerway.protocol.values.model import ModelRef
 from steerway.protocol.values.session import CompletedOutcome
 from steerway.protocol.values.tool import FileContent, TextContent, ToolDefinition
-from support import anthropic_messages, openai_chat, openai_responses
+from support import anthropic_messages, gemini, openai_chat, openai_responses
 from support.answers import Answer, answer, event, interleave, raw, reasoning, text, tool_call
 from support.answers import stream as stream_of
 from support.decoding import decode
@@ -53,22 +54,26 @@ from support.provider import Wire, open_provider
 from support.tools import ScriptedTool
 
 ADAPTERS: Mapping[str, Adapter] = {
-    adapter.protocol: adapter for adapter in (OpenAIChatAdapter(), OpenAIResponsesAdapter(), AnthropicMessagesAdapter())
+    adapter.protocol: adapter
+    for adapter in (OpenAIChatAdapter(), OpenAIResponsesAdapter(), GeminiAdapter(), AnthropicMessagesAdapter())
 }
 WIRES: Mapping[str, Wire] = {
     "openai-chat": openai_chat,
     "openai-responses": openai_responses,
+    "gemini": gemini,
     "anthropic-messages": anthropic_messages,
 }
 MODELS = {
     "openai-chat": ModelRef(provider="local", id="small"),
     "openai-responses": ModelRef(provider="openai", id="gpt-5"),
     "anthropic-messages": ModelRef(provider="anthropic", id="claude-1"),
+    "gemini": ModelRef(provider="google", id="gemini-3-pro"),
 }
 OPAQUE = {
     "openai-chat": "reasoning_content",
     "openai-responses": openai_responses.ENCRYPTED,
     "anthropic-messages": anthropic_messages.SIGNATURE,
+    "gemini": gemini.SIGNATURE,
 }
 """What of each protocol's scripted answers only its own model may see again."""
 READ = ToolDefinition(name="read", description="Reads.", input_schema={"type": "object", "properties": {"path": {}}})
@@ -105,7 +110,7 @@ SEARCHES: Mapping[str, tuple[bytes, str]] = {
                 event({"type": "message_stop"}),
             )
         ),
-        "web_search_tool_result",
+        '"type":"web_search_tool_result"',
     ),
     "openai-responses": (
         event(
@@ -124,10 +129,29 @@ SEARCHES: Mapping[str, tuple[bytes, str]] = {
                 },
             }
         ).data,
-        "web_search_call",
+        '"type":"web_search_call"',
+    ),
+    "gemini": (
+        gemini.chunk(
+            {
+                "candidates": [
+                    {
+                        "content": {
+                            "parts": [
+                                {"toolCall": {"id": "s", "toolType": "WEB_SEARCH", "args": {"queries": ["e"]}}},
+                                {"toolResponse": {"id": "s", "toolType": "WEB_SEARCH", "response": {"hidden": "x"}}},
+                                {"text": "E."},
+                            ]
+                        },
+                        "finishReason": "STOP",
+                    }
+                ]
+            }
+        ),
+        '"toolResponse":{"id":"s"',
     ),
 }
-"""An answer with a search that the provider ran, and the word on the wire by which it goes back as it came."""
+"""An answer with a search that the provider ran, and the words on the wire by which it goes back as it came."""
 
 
 def stream(protocol: str, number: int, scripted: Answer) -> bytes:
@@ -255,6 +279,13 @@ def test_opaque_data_goes_back_to_the_very_model_that_gave_it_and_to_no_other(or
         assert "thought 1 aloud" in body, "what was thought aloud goes on as text"
 
 
+@pytest.mark.parametrize("origin", [protocol for protocol in ADAPTERS if protocol != "gemini"])
+def test_a_model_that_wants_every_call_signed_is_told_which_are_another_s(origin: str) -> None:
+    body = sent("gemini", (*worked(origin, 1), switch(MODELS["gemini"]), *worked("gemini", 2)))
+    assert body.count(UNCHECKED) == 1
+    assert body.count(gemini.SIGNATURE) == 2
+
+
 @pytest.mark.parametrize("origin", list(ADAPTERS))
 def test_a_failed_turn_gives_no_opaque_data_to_anyone(origin: str) -> None:
     for target in ADAPTERS:
@@ -263,7 +294,7 @@ def test_a_failed_turn_gives_no_opaque_data_to_anyone(origin: str) -> None:
         assert "thought 1 aloud" in body
 
 
-@pytest.mark.parametrize("other", ["openai-chat", "openai-responses"])
+@pytest.mark.parametrize("other", ["openai-chat", "openai-responses", "gemini"])
 def test_back_at_the_first_model_its_own_opaque_data_goes_back_and_only_its_own(other: str) -> None:
     """Field report PRV-01."""
     history = (*worked("anthropic-messages", 1), switch(MODELS[other]), *worked(other, 2), user("and now?"))
@@ -283,11 +314,11 @@ def test_what_a_provider_ran_goes_back_as_it_came_and_elsewhere_is_a_call_with_i
     events = decode(ADAPTERS[origin], [answered])
     assert isinstance(events[-1], Finished)
     history = (user("Search."), turn(origin, 1, answered), user("And?"))
-    assert f'"type":"{native}"' in sent(origin, history)
+    assert native in sent(origin, history)
     for target in ADAPTERS:
         if target != origin:
             body = sent(target, history)
-            assert f'"type":"{native}"' not in body
+            assert native not in body
             assert '"web_search"' in body, "the call is still told"
             assert "And?" in body
 
@@ -328,12 +359,14 @@ async def test_a_session_switches_between_the_protocols_over_http(tmp_path: Path
             history = await house.history(session)
         paths = [request.path for request in scripted.requests]
         last = scripted.requests[-1].body.decode()
-    assert paths == [path for wire in WIRES.values() for path in (wire.PATH, wire.PATH)] + [anthropic_messages.PATH] * 2
+    asked = [wire.PATH.format(model=MODELS[protocol].id) for protocol, wire in WIRES.items()]
+    assert paths == [path for path in asked for _ in range(2)] + [anthropic_messages.PATH] * 2
     assert native in last
     assert anthropic_messages.SIGNATURE in last
     assert OPAQUE["openai-responses"] not in last
+    assert OPAQUE["gemini"] not in last
     turns = [message for message in history if isinstance(message, AssistantMessage)]
-    assert [message.error for message in turns] == [None] * 8
+    assert [message.error for message in turns] == [None] * 10
     found = [part for message in turns for part in message.content if isinstance(part, ToolPart)]
-    assert [(part.name, part.executed) for part in found] == [*[("look", False)] * 6, ("web_search", True)]
+    assert [(part.name, part.executed) for part in found] == [*[("look", False)] * 8, ("web_search", True)]
     assert all(isinstance(part.state, ToolCompleted) for part in found)

@@ -36,7 +36,7 @@ __all__ = ["METHOD", "PATH", "SIGNATURE", "chunk", "error_body", "render", "usag
 
 METHOD = ":streamGenerateContent"
 PATH = f"/v1/models/{{model}}{METHOD}"
-SIGNATURE = "c2lnbmVkIGJ5IGdlbWluaQ=="
+SIGNATURE = "Z2VtaW5pIHdhcyBoZXJl"
 """What all scripted answers are signed with."""
 
 _STATUSES = {

@@ -22,7 +22,7 @@ from support.answers import Answer, answer, reasoning, text, tool_call, usage
 from support.provider import open_provider
 
 FOLDER = Path(__file__).resolve().parent.parent / "cassettes"
-PROTOCOLS: list[WireProtocol] = ["openai-chat", "openai-responses", "anthropic-messages"]
+PROTOCOLS: list[WireProtocol] = ["openai-chat", "openai-responses", "anthropic-messages", "gemini"]
 
 _LOOK = ToolDefinition(
     name="look", description="Look at a place.", input_schema={"type": "object", "properties": {"at": {"type": "string"}}}
