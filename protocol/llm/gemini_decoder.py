@@ -57,6 +57,7 @@ _FAILURES: Final = {
 """Finish reasons of answers that are of no use, and whether the same request may do better."""
 _RESULTS: Final = frozenset(HOSTED.values())
 _SOURCES: Final = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
+_PLAIN: Final = frozenset(("content", "index"))
 _MAX_BARE: Final = 64 * 1024
 _CODE_EXECUTION: Final = "code_execution"
 _COUNTS: Final = (
@@ -74,6 +75,8 @@ class GeminiDecoder(AnswerDecoder):
     def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
         super().__init__(limit)
         self._usage: dict[str, int] = {}
+        self._told: Any = None
+        """What the last chunk said of usage: most say the same."""
         self._finish_reason = ""
         self._finish_message = ""
         self._lane: Lane | None = None
@@ -97,16 +100,19 @@ class GeminiDecoder(AnswerDecoder):
 
     def _look_for_bare(self, data: bytes) -> None:
         if self._bare is None:
-            seen = self._last + data
-            self._last = seen[-1:]
-            start = seen.find(b"\n{")
-            if start >= 0:
-                self._bare = bytearray(seen[start + 1 :])
+            if data[:1] == b"{" and self._last == b"\n":
+                self._bare = bytearray(data)
+            elif (end := data.find(b"\n{")) >= 0:
+                self._bare = bytearray(data[end + 1 :])
+            self._last = data[-1:] or self._last
         elif len(self._bare) <= _MAX_BARE:
             self._bare += data
 
     def _read_event(self, name: str, event: dict[str, Any]) -> None:
-        self._read_usage(mapping(event.get("usageMetadata")))
+        usage = event.get("usageMetadata")
+        if usage != self._told:
+            self._told = usage
+            self._read_usage(mapping(usage))
         if error := event.get("error"):
             self._provider_error(error)
             return
@@ -117,7 +123,7 @@ class GeminiDecoder(AnswerDecoder):
         if reason := string(mapping(event.get("promptFeedback")).get("blockReason")):
             said = string(mapping(event["promptFeedback"]).get("blockReasonMessage"))
             self._fail(PROVIDER_CONTENT_FILTER, f"The provider refused the prompt ({_shown(reason, said)}).")
-        elif not self._finish_reason:
+        elif self._tokens is not None and not self._finish_reason:
             self._report_usage()
 
     def _read_document(self, document: dict[str, Any]) -> None:
@@ -172,21 +178,23 @@ class GeminiDecoder(AnswerDecoder):
             return  # one answer was asked for
         for part in sequence(mapping(candidate.get("content")).get("parts")):
             self._read_part(mapping(part))
+        if candidate.keys() <= _PLAIN:  # nearly every chunk
+            return
         if self._lane == "text":
             for name in _SOURCES:
                 if (found := mapping(candidate.get(name))) and self._keep():
                     self._native[name] = found
                     self._say("text", "")
-        if reason := string(candidate.get("finishReason")):
-            if reason != "FINISH_REASON_UNSPECIFIED":
-                self._finish_reason = reason
-            self._finish_message = string(candidate.get("finishMessage")) or self._finish_message
+        reason = string(candidate.get("finishReason"))
+        if reason and reason != "FINISH_REASON_UNSPECIFIED":
+            self._finish_reason = reason
+            self._finish_message = string(candidate.get("finishMessage"))
 
     def _read_part(self, part: dict[str, Any]) -> None:
         text = part.get("text")
         if isinstance(text, str):
             lane: Lane = "reasoning" if part.get("thought") is True else "text"
-            if len(part) == 1 and text:  # nearly every part
+            if text and "thoughtSignature" not in part:
                 self._say(lane, text)
             else:
                 self._read_prose(lane, text, string(part.get("thoughtSignature")))
@@ -212,7 +220,7 @@ class GeminiDecoder(AnswerDecoder):
             self._say(lane, text)
         elif self._keep():
             if self._lane != lane:
-                self._leave_lane()
+                self._enter_lane(lane)
             start = self._length
             signed = {"start": start, "end": start + len(text), "signature": signature}
             self._native.setdefault("signed", []).append(signed)
@@ -220,13 +228,15 @@ class GeminiDecoder(AnswerDecoder):
 
     def _say(self, lane: Lane, text: str) -> None:
         if self._lane != lane:
-            if self._lane is not None:
-                self._leave_lane()
-            self._lane = lane
-            self._pieces += 1
-            self._count_pieces(self._pieces)
+            self._enter_lane(lane)
         self._length += len(text)
         self._fragments.say(lane, text, {PROTOCOL: self._native} if self._native else None)
+
+    def _enter_lane(self, lane: Lane) -> None:
+        self._leave_lane()
+        self._lane = lane
+        self._pieces += 1
+        self._count_pieces(self._pieces)
 
     def _leave_lane(self) -> None:
         """What comes next is of another fragment."""
