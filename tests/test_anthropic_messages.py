@@ -920,6 +920,12 @@ def test_a_pdf_is_a_document_in_messages_and_in_results_and_stands_behind_those_
     assert violations(body) == []
 
 
+def test_where_the_model_spoke_last_one_marker_stands_in_the_user_message_before() -> None:
+    body = ADAPTER.encode(request(user("Hi"), user("there"), assistant(Text(text="One")), assistant(Text(text="Two")))).body
+    assert body.count(b"cache_control") == 1
+    assert b'{"type":"text","text":"there","cache_control":{"type":"ephemeral"}}' in body
+
+
 def test_the_smallest_request_says_nothing_it_does_not_have_to() -> None:
     assert ADAPTER.encode(request(user("Hi"))).body == (
         b'{"model":"claude-1","messages":[{"role":"user","content":[{"type":"text","text":"Hi",'
