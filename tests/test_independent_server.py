@@ -1,4 +1,4 @@
-"""All three protocols against a server that somebody else wrote: `llm-mock-api` from the package index.
+"""Three protocols against a server that somebody else wrote: `llm-mock-api` from the package index.
 
 It is no dependency: install it where it disturbs nothing, and name its program.
 

@@ -1,4 +1,4 @@
-"""One conversation across three protocols: each request is valid, and continuation metadata meets only its own model.
+"""One conversation across all protocols: each request is valid, and continuation metadata meets only its own model.
 
 The turns are decoded from each protocol's own stream, so that the metadata is what the decoders make.
 """
