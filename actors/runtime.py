@@ -213,7 +213,7 @@ class House:
     def serve_memory(self) -> Transport:
         """A connection inside the process: the client's half of it."""
         actors, router = self._alive()
-        transport, peer = memory_pair(ended=TransportClosed)
+        transport, peer = memory_pair(ended=TransportClosed, max_unsent=self._limits.unsent_bytes)
 
         async def live() -> None:
             await serve_connection(

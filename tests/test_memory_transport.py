@@ -105,6 +105,19 @@ async def test_writers_wait_for_room_and_the_server_for_the_low_water_mark() -> 
         await near.receive()
 
 
+@pytest.mark.parametrize("mebibytes", [1, None])
+async def test_the_server_can_leave_so_much_unsent(mebibytes: int | None) -> None:
+    near, peer = memory_pair() if mebibytes is None else memory_pair(max_unsent=mebibytes << 20)
+    frame = bytes(1 << 20)
+    taken = 0
+    while peer.try_send(frame) >= 0:
+        taken += 1
+    assert taken == (mebibytes or 32)
+    assert peer.backlog == taken << 20
+    assert len(await near.receive()) == 1 << 20
+    assert peer.try_send(frame) >= 0
+
+
 def test_a_backlog_refuses_what_goes_beyond_its_capacity_but_takes_any_single_frame() -> None:
     backlog = Backlog(10)
     assert backlog.append(bytes(20))

@@ -4,6 +4,7 @@ Rules:
 - The client's half is a `Transport`; the server's half is at once the connection's transport and its way out, as the gateway
   and the feed describe them, without knowing either.
 - Neither half ever waits to send. What was queued before the other half closed is still delivered.
+- What waits for the client is bounded as on a socket (ruling D4).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from .transport import HIGH_WATER
 
 LOW_WATER = 64 * 1024
 """Queued bytes below which the server's half counts as drained."""
+MAX_UNSENT = 32 * 1024 * 1024
+"""Bytes that may wait for a client."""
 
 
 class MemoryTransport:
@@ -107,8 +110,13 @@ class MemoryPeer:
         return ClientError("closed", f"The runtime closed the connection{f': {self._reason}' if self._reason else ''}.")
 
 
-def memory_pair(codec: Codec = MSGPACK, *, ended: type[Exception] = trio.EndOfChannel) -> tuple[MemoryTransport, MemoryPeer]:
-    """Both halves of one connection. `ended` is what the server's half raises from `receive` at the end."""
-    to_server, to_client = Backlog(), Backlog()
+def memory_pair(
+    codec: Codec = MSGPACK, *, ended: type[Exception] = trio.EndOfChannel, max_unsent: int = MAX_UNSENT
+) -> tuple[MemoryTransport, MemoryPeer]:
+    """Both halves of one connection. `ended` is what the server's half raises from `receive` at the end.
+
+    `max_unsent` is how many bytes may wait for the client.
+    """
+    to_server, to_client = Backlog(), Backlog(max_unsent)
     peer = MemoryPeer(codec, to_client, to_server, ended)
     return MemoryTransport(codec, to_server, to_client, peer), peer

@@ -16,15 +16,17 @@ from ...protocol.codec import MalformedFrameError, check_plain
 
 
 def unfit(params: msgspec.Struct) -> tuple[str, str] | None:
-    """`(field, reason)` of the first parameter of free shape that cannot be sent; typed fields are left to the encoder."""
+    """`(field, reason)` of the first parameter that cannot be sent."""
     for field in params.__struct_fields__:
-        value = getattr(params, field)
-        if isinstance(value, dict):
-            try:
-                plain = _well_formed(msgspec.to_builtins(value, builtin_types=(bytes,)))
-                check_plain({"params": {field: plain}})  # as deep as it will lie in the message
-            except (MalformedFrameError, TypeError, ValueError, RecursionError) as error:
-                return field, str(error)
+        match getattr(params, field):
+            case None | str() | bool() | msgspec.UnsetType():
+                pass
+            case value:
+                try:
+                    plain = _well_formed(msgspec.to_builtins(value, builtin_types=(bytes,)))
+                    check_plain({"params": {field: plain}})  # as deep as it will lie in the message
+                except (MalformedFrameError, TypeError, ValueError, OverflowError, RecursionError) as error:
+                    return field, str(error)
     return None
 
 
