@@ -118,12 +118,12 @@ class PromptParams(Params, frozen=True, kw_only=True):
 
 
 class UpdateSession(Params, frozen=True, kw_only=True):
-    """What is left out stays as it is."""
+    """What is left out stays as it is. A `budget` of null takes the budget away."""
 
     session_id: SessionId
     title: Title | None = None
     metadata: dict[str, Any] | None = None
-    budget: float | None = None
+    budget: float | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class ForkSession(Params, frozen=True, kw_only=True):
@@ -347,7 +347,7 @@ SESSIONS_WAIT_PROMPT: Operation[PromptParams, PromptOutcome] = _operation(
     PromptNotFoundError,
 )
 SESSIONS_UPDATE: Operation[UpdateSession, Session] = _operation(
-    "sessions.update", UpdateSession, Session, "Set title or metadata.", retry="keyed"
+    "sessions.update", UpdateSession, Session, "Set title, metadata or budget; a budget of null takes it away.", retry="keyed"
 )
 SESSIONS_REMOVE: Operation[SessionParams, None] = _operation(
     "sessions.remove",

@@ -139,7 +139,7 @@ def _session_updated(place: Place, data: SessionUpdated) -> None:
         sessions.rename(place.cursor, place.session, data.title)
     if data.metadata is not None:
         sessions.set_metadata(place.cursor, place.session, data.metadata)
-    if data.budget is not None:
+    if data.budget is not msgspec.UNSET:
         sessions.set_budget(place.cursor, place.session, data.budget)
 
 

@@ -133,8 +133,8 @@ def set_metadata(cursor: Cursor, session: int, metadata: dict[str, Any]) -> None
     cursor.execute("UPDATE session SET metadata = ? WHERE key = ?", (_encoder.encode(metadata), session))
 
 
-def set_budget(cursor: Cursor, session: int, budget: float) -> None:
-    """What the session may cost, in US dollars."""
+def set_budget(cursor: Cursor, session: int, budget: float | None) -> None:
+    """What the session may cost, in US dollars; None is no limit."""
     cursor.execute("UPDATE session SET budget = ? WHERE key = ?", (budget, session))
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 
 from steerway.actors.configuration import Configuration, Model, ModelSelection, Provider, Store
 from steerway.protocol.values import (
@@ -101,7 +102,7 @@ async def test_a_budget_is_durable_and_only_a_change_of_it_is_an_event(tmp_path:
             session = await budgeted(house, 2.5)
             await house.sessions.update(session, budget=2.5)
             await house.sessions.update(session, title="Named")
-            assert [data.budget for data in await house.data(session, SessionUpdated)] == [2.5, None]
+            assert [data.budget for data in await house.data(session, SessionUpdated)] == [2.5, UNSET]
         async with open_house(provider, tmp_path, ticks=ticks, settings=settings(provider)) as house:
             assert (await house.sessions.get(session)).budget == 2.5
             assert [found.budget for found in (await house.sessions.list()).items] == [2.5]

@@ -58,11 +58,12 @@ async def test_every_operation_has_its_method_with_the_contracts_arguments(metho
     kind = operation.params
     assert list(parameters) == list(kind.__struct_fields__)
     required = kind.__struct_fields__[: len(kind.__struct_fields__) - len(kind.__struct_defaults__)]
+    defaults = dict(zip(kind.__struct_fields__[len(required) :], kind.__struct_defaults__, strict=True))
     for name, parameter in parameters.items():
         if name in required:
             assert (parameter.kind, parameter.default) == (parameter.POSITIONAL_OR_KEYWORD, parameter.empty)
         else:
-            assert (parameter.kind, parameter.default) == (parameter.KEYWORD_ONLY, None)
+            assert (parameter.kind, parameter.default) == (parameter.KEYWORD_ONLY, defaults[name])
 
 
 async def test_a_client_has_no_methods_beyond_the_contract_and_follow() -> None:
@@ -219,6 +220,20 @@ async def test_what_both_codecs_cannot_carry_is_refused_before_it_is_sent(codec:
     async with client_in_memory(codec) as (client, far):
         with pytest.raises(InvalidRequestError, match="metadata"):
             await client.sessions.prompt(SESSION, "hello", metadata=metadata)
+        await _healthy(client, far)
+
+
+@pytest.mark.parametrize("value", [float("nan"), [float("-inf")], 1 << 64, -(1 << 63) - 1, [{"a": {2: 1}}], (object(),)])
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+async def test_so_is_a_value_that_is_no_map_and_a_typed_number(codec: Codec, value: Any) -> None:
+    async with client_in_memory(codec) as (client, far):
+        with pytest.raises(InvalidRequestError, match="value") as caught:
+            await client.context.put(SESSION, "api/key", value)
+        assert caught.value.fields["field"] == "value"
+        with pytest.raises(InvalidRequestError, match="budget"):
+            await client.sessions.update(SESSION, budget=value)
+        with pytest.raises(InvalidRequestError, match="limit"):
+            await client.sessions.messages(SESSION, limit=value)
         await _healthy(client, far)
 
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -18,6 +19,7 @@ from steerway.protocol.values import (
     IdleOutcome,
     Location,
     MessageId,
+    ModelRef,
     Outcome,
     PromotedOutcome,
     PromptAdmitted,
@@ -28,10 +30,12 @@ from steerway.protocol.values import (
     WithdrawnOutcome,
 )
 from steerway.protocol.values.errors import (
+    AgentNotFoundError,
     ClientError,
     ConflictError,
     InboxFullError,
     InvalidRequestError,
+    ModelUnavailableError,
     PromptNotFoundError,
     SessionNotFoundError,
 )
@@ -240,6 +244,31 @@ async def test_a_call_that_times_out_leaves_the_work_alone(tmp_path: Path, autoj
         assert set(await house.sessions.active()) == {session}
         held.release()
         assert await house.sessions.wait(session) == IdleOutcome()
+
+
+# --- create -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_session_that_exists_is_answered_whatever_else_is_asked_for(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Also when it is not in memory; what it was asked for with may have gone from the configuration meanwhile."""
+    wrong: list[tuple[dict[str, Any], type[Exception]]] = [
+        ({"agent": "nobody"}, AgentNotFoundError),
+        ({"model": ModelRef(provider="nobody", id="nothing")}, ModelUnavailableError),
+        ({"model": ModelRef(provider="x" * 201, id="y")}, InvalidRequestError),
+        ({"metadata": {"a": "x" * 70_000}}, InvalidRequestError),
+        ({"location": Location(directory="nowhere")}, InvalidRequestError),
+    ]
+    async with scripted_house(tmp_path) as house:
+        session = await house.sessions.create(id=SessionId("ses_mine"), title="Mine")
+        for fields, error in wrong:
+            assert await house.sessions.create(id=session.id, **fields) == session
+            await trio.sleep(3600)
+            assert await house.sessions.create(id=session.id, **fields) == session
+            with pytest.raises(error):
+                await house.sessions.create(id=SessionId("ses_other"), **fields)
+            with pytest.raises(error):
+                await house.sessions.create(**fields)
+        assert len((await house.sessions.list()).items) == 1
 
 
 # --- in memory and out --------------------------------------------------------------------------------------------

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 
+from steerway import connect
+from steerway.protocol.codec import CODECS
 from steerway.protocol.values import CompletedOutcome, SessionId
 from steerway.protocol.values.errors import SessionNotFoundError
 from steerway.protocol.values.event import SessionUpdated
 from support.answers import answer, hold, text
-from support.house import Ticks, open_house, scripted_house
+from support.house import Ticks, open_house, read_events, scripted_house
 from support.provider import open_provider
 
 
@@ -35,6 +38,24 @@ async def test_an_update_that_changes_nothing_leaves_no_event(tmp_path: Path) ->
         assert await house.sessions.update(session) == before
         assert await house.sessions.update(session, title="First", metadata={"a": 1}) == before
         assert await house.types(session) == ["created"]
+
+
+@pytest.mark.parametrize("subprotocol", CODECS)
+async def test_a_budget_can_be_taken_away_and_is_left_alone_when_left_out(tmp_path: Path, subprotocol: str) -> None:
+    ticks = Ticks()
+    async with open_provider() as provider:
+        async with open_house(provider, tmp_path, ticks=ticks) as house:
+            session = await house.session(title="First")
+            listening = await house.runtime.listen(host="127.0.0.1", port=0, token="secret")
+            async with connect(listening.url, token="secret", subprotocol=subprotocol) as client:
+                assert (await client.sessions.update(session, budget=2.5)).budget == 2.5
+                assert (await client.sessions.update(session, title="Second")).budget == 2.5
+                assert (await client.sessions.update(session, budget=None)).budget is None
+                assert (await client.sessions.update(session, budget=None)).budget is None
+                updates = [event.data for event in await read_events(client, session)]
+            assert [data.budget for data in updates if isinstance(data, SessionUpdated)] == [2.5, UNSET, None]
+        async with open_house(provider, tmp_path, ticks=ticks) as house:
+            assert (await house.sessions.get(session)).budget is None
 
 
 async def test_metadata_can_be_emptied_and_a_title_be_empty(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from ...protocol.operations import (
     SESSIONS_ACTIVE,
     SESSIONS_ATTACH,
@@ -190,13 +192,13 @@ class Sessions:
         *,
         title: str | None = None,
         metadata: dict[str, Any] | None = None,
-        budget: float | None = None,
+        budget: float | msgspec.UnsetType | None = msgspec.UNSET,
         timeout: float | None = None,
     ) -> Session:
         """Set title, metadata or budget (US dollars); what is left out stays as it is.
 
         Once a session has cost its budget it makes no further provider call: a drain ends as failed with
-        `budget.exceeded`, input stays pending, and `resume` goes on after the budget was raised.
+        `budget.exceeded`, input stays pending, and `resume` goes on after the budget was raised. `budget=None` takes it away.
         """
         params = UpdateSession(session_id=session_id, title=title, metadata=metadata, budget=budget)
         return await self._calls.call(SESSIONS_UPDATE, params, timeout=timeout)

@@ -94,11 +94,14 @@ class SessionHandlers:
             check_id(params.id, "ses_", "id")
         if params.parent_id is not None:
             check_id(params.parent_id, "ses_", "parent_id")
-        check_metadata(params.metadata)
-        if params.model is not None:
-            check_model(params.model)
-            self._services.models.resolve(params.model)
-        self._check_agent(params.agent)
+
+        def check() -> None:
+            check_metadata(params.metadata)
+            if params.model is not None:
+                check_model(params.model)
+                self._services.models.resolve(params.model)
+            self._check_agent(params.agent)
+
         created = SessionCreated(
             title=params.title if params.title is not None else "New session",
             location=params.location or Location(directory=self._default_directory),
@@ -107,7 +110,7 @@ class SessionHandlers:
             model=params.model,
             metadata=params.metadata,
         )
-        letter = Create(created, located=params.location is not None)
+        letter = Create(created, located=params.location is not None, check=check)
         return self._post(params.id or self._services.ids.session(), letter)
 
     def _prompt(self, params: op.SendPrompt, peer: Peer) -> Answer[Any]:
@@ -158,7 +161,7 @@ class SessionHandlers:
 
     def _update(self, params: op.UpdateSession, peer: Peer) -> Answer[Any]:
         check_metadata(params.metadata)
-        if params.budget is not None and params.budget < 0:
+        if isinstance(params.budget, float) and params.budget < 0:
             raise InvalidRequestError("budget must be 0 or more US dollars.", field="budget")
         return self._post(params.session_id, Update(title=params.title, metadata=params.metadata, budget=params.budget))
 

@@ -212,6 +212,11 @@ class SessionActor:
                 return True
 
     async def _create(self, letter: Create) -> None:
+        try:
+            letter.check()
+        except DeclaredError as error:
+            letter.answer.fail(error)
+            return
         directory = letter.created.location.directory
         if letter.located and not await self._services.blocking.run(lambda: _is_directory(directory)):
             letter.answer.fail(

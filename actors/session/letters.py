@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from ...protocol.values.event import PermissionReplied, QuestionRejected, QuestionReplied, SessionCreated
 from ...protocol.values.ids import MessageId, RequestId
@@ -41,11 +44,13 @@ class Admit(Letter[Admission]):
 class Create(Letter[Session]):
     """Bring the session into being; one that exists is answered as it stands, whatever else is asked."""
 
-    __slots__ = ("created", "located")
+    __slots__ = ("check", "created", "located")
 
-    def __init__(self, created: SessionCreated, *, located: bool) -> None:
+    def __init__(self, created: SessionCreated, *, located: bool, check: Callable[[], None]) -> None:
         super().__init__()
         self.created = created
+        self.check = check
+        """Raises the `DeclaredError` of what cannot be made so; called only if there is no such session."""
         self.located = located
         """Whether the caller named the location, which is then checked; a child that names none takes its parent's."""
 
@@ -116,11 +121,11 @@ class Attach(Letter[Attachment]):
 
 
 class Update(Letter[Session]):
-    """Set title, metadata or budget."""
+    """Set title, metadata or budget; a budget of None is no budget any more."""
 
     __slots__ = ("budget", "metadata", "title")
 
-    def __init__(self, *, title: str | None, metadata: dict[str, Any] | None, budget: float | None) -> None:
+    def __init__(self, *, title: str | None, metadata: dict[str, Any] | None, budget: float | msgspec.UnsetType | None) -> None:
         super().__init__()
         self.title = title
         self.metadata = metadata

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ...protocol.values.event import SessionUpdated
 from ...protocol.values.ids import SessionId
 from ...protocol.values.session import Session
@@ -23,7 +25,7 @@ class Update:
         updated = SessionUpdated(
             title=wanted.title if wanted.title != before.title else None,
             metadata=wanted.metadata if wanted.metadata != before.metadata else None,
-            budget=wanted.budget if wanted.budget != before.budget else None,
+            budget=wanted.budget if wanted.budget != before.budget else msgspec.UNSET,
         )
         if updated == SessionUpdated():
             return before

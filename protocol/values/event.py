@@ -54,12 +54,12 @@ class SessionCreated(EventData):
 
 
 class SessionUpdated(EventData):
-    """Title, metadata or budget changed; what is left out stays as it is."""
+    """Title, metadata or budget changed; what is left out stays as it is. A `budget` of null took the budget away."""
 
     type: ClassVar[str] = "session.updated"
     title: str | None = None
     metadata: dict[str, Any] | None = None
-    budget: float | None = None
+    budget: float | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class SessionForked(EventData):
