@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, cast
 
-from .unicode import well_formed
+from .unicode import is_within, well_formed
 
 MAX_ARGUMENT_DEPTH: Final = 40
 """Nesting of an input: what the wire allows (64), less the envelope, page and message that will stand around it."""
@@ -37,7 +37,7 @@ def parse_arguments(raw: str) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         return None
     found = cast("dict[str, Any]", value)
-    return found if _within(found, MAX_ARGUMENT_DEPTH) else None
+    return found if is_within(found, MAX_ARGUMENT_DEPTH) else None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -73,13 +73,3 @@ def _number(digits: str) -> float:
 
 def _refuse(name: str) -> float:
     raise _RefusedError(f"{name} is no JSON")
-
-
-def _within(value: object, depth: int) -> bool:
-    match value:
-        case dict():
-            return depth > 0 and all(_within(item, depth - 1) for item in cast("dict[str, object]", value).values())
-        case list():
-            return depth > 0 and all(_within(item, depth - 1) for item in cast("list[object]", value))
-        case _:
-            return True

@@ -8,7 +8,8 @@ Rules:
 - A call shows itself once its name is known; what came of its input before is kept until then.
 - `finish` ends what is open in the order it was opened and completes the calls; `abandon` only ends it: input of an answer
   that failed is never executed.
-- Strings come out well-formed (ruling B13): each fragment joins its own surrogate pairs.
+- Strings come out well-formed (ruling B13): each fragment joins its own surrogate pairs. Results and metadata are kept as they
+  came, as far as the wire can carry them (ruling B14).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..values.model import Tokens
-from .arguments import parse_arguments
+from .arguments import MAX_ARGUMENT_DEPTH, parse_arguments
 from .events import (
     LLMEvent,
     ReasoningDelta,
@@ -32,7 +33,7 @@ from .events import (
     ToolResult,
     UsageReported,
 )
-from .unicode import SurrogateJoiner, well_formed, well_formed_value
+from .unicode import SurrogateJoiner, bounded_value, well_formed
 
 Lane = Literal["text", "reasoning"]
 
@@ -141,7 +142,7 @@ class Fragments:
         if text := prose.joiner.close():
             self._events.append(prose.delta(text))
         end = TextEnd if prose.lane == "text" else ReasoningEnd
-        self._events.append(end(id=prose.id, metadata=well_formed_value(prose.metadata)))
+        self._events.append(end(id=prose.id, metadata=_kept(prose.metadata)))
         self._open.remove(prose)
         self._prose = None
 
@@ -178,8 +179,8 @@ class Fragments:
         self.end_prose()
         self.complete_call(call)
         call.settled = True
-        result = well_formed_value(result)
-        self._events.append(ToolResult(id=call.id, result=result, is_error=is_error, metadata=well_formed_value(metadata)))
+        result = _kept(result)
+        self._events.append(ToolResult(id=call.id, result=result, is_error=is_error, metadata=_kept(metadata)))
 
     def finish(self) -> list[LLMEvent]:
         """The answer is complete: everything ends, and every named call is a call."""
@@ -221,5 +222,9 @@ def _completed(call: CallFragment) -> ToolCall:
         raw=raw,
         input=parse_arguments(raw),
         executed=call.executed,
-        metadata=well_formed_value(call.metadata),
+        metadata=_kept(call.metadata),
     )
+
+
+def _kept(value: Any) -> Any:
+    return bounded_value(value, MAX_ARGUMENT_DEPTH)

@@ -72,6 +72,17 @@ def is_encodable(value: Any) -> bool:
     return True
 
 
+def is_within(value: Any, depth: int) -> bool:
+    """Whether lists and objects of a JSON value are nested at most this deep."""
+    match value:
+        case dict():
+            return depth > 0 and all(is_within(item, depth - 1) for item in cast("dict[str, object]", value).values())
+        case list():
+            return depth > 0 and all(is_within(item, depth - 1) for item in cast("list[object]", value))
+        case _:
+            return True
+
+
 def is_object(value: Any) -> bool:
     """Whether the value is a JSON object that can be sent as it is."""
     return isinstance(value, dict) and is_encodable(cast("object", value))
@@ -83,6 +94,11 @@ def well_formed_value(value: Any) -> Any:
     Of keys that become equal the last one wins. What JSON cannot say becomes text, nesting beyond `MAX_DEPTH` null.
     """
     return value if is_encodable(value) else _repaired(value, MAX_DEPTH)
+
+
+def bounded_value(value: Any, depth: int) -> Any:
+    """As `well_formed_value`, and with null in place of what is nested deeper; the value itself where that changes nothing."""
+    return value if is_encodable(value) and is_within(value, depth) else _repaired(value, depth)
 
 
 def _repaired(value: Any, depth: int) -> Any:
