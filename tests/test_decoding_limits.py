@@ -50,6 +50,28 @@ def test_a_line_without_an_end_is_given_up_at_the_limit(decoder: Callable[[], De
     assert failure(events).failure.type == "provider.invalid-output"
 
 
+@every_decoder
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"data: [" + b"{}," * 2_000_000 + b"1]\n\n",
+        b"[" + b"[]," * 2_000_000 + b"1]",
+        b"data: x\n" * 100_000 + b"\n",
+    ],
+    ids=["an event of many values", "a document of many values", "an event of many lines"],
+)
+def test_what_would_take_many_times_its_room_in_memory_is_not_read(decoder: Callable[[], Decoder], body: bytes) -> None:
+    failed = failure(decoded(decoder(), body))
+    assert failed.failure.type == "provider.invalid-output"
+    assert "more than" in failed.failure.message
+
+
+def test_a_large_answer_of_few_values_is_read() -> None:
+    message = {"role": "assistant", "content": "word, " * 400_000}
+    document = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
+    assert isinstance(decoded(OpenAIChatDecoder(), document)[-1], Finished)
+
+
 def error_of(text: str) -> bytes:
     error = {"error": {"type": "api_error", "code": text, "message": text}, "type": "error"}
     return b"event: error\n" + b"data: " + json.dumps(error).encode() + b"\n\n"

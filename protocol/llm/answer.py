@@ -27,6 +27,8 @@ from .unicode import decode_json, well_formed
 
 MAX_PIECES: Final = 10_000
 """Blocks, items or calls that one answer may have."""
+MAX_VALUES: Final = 1_000_000
+"""Values that one event or document may have: in memory each takes many times its room on the wire."""
 _MAX_HEAD: Final = 4096
 _MAX_FINISH: Final = 100
 _WHITESPACE: Final = b" \t\r\n"
@@ -92,7 +94,9 @@ class AnswerDecoder(ABC):
         if self._ended:
             return []
         if self._document is not None:
-            self._read_body(bytes(self._document))
+            body = bytes(self._document)
+            if not self._crowded(body):
+                self._read_body(body)
         elif self._end is None:
             self._read_silence()
         if self._end is None:
@@ -175,6 +179,8 @@ class AnswerDecoder(ABC):
         if not text:
             return
         self._size = len(text)
+        if self._crowded(text):
+            return
         if text == b"[DONE]":
             self._read_mark()
             return
@@ -204,6 +210,13 @@ class AnswerDecoder(ABC):
         if self._end is None:
             message = f"The provider answered with JSON that is no answer of its protocol: {excerpt(body)}"
             self._fail(PROVIDER_INVALID_OUTPUT, message)
+
+    def _crowded(self, text: bytes) -> bool:
+        """Whether JSON may hold too many values, which fails the answer before they are made. Inside strings counts as well."""
+        if len(text) <= MAX_VALUES or sum(map(text.count, (b",", b"[", b"{"))) <= MAX_VALUES:
+            return False
+        self._fail(PROVIDER_INVALID_OUTPUT, f"The provider sent more than {MAX_VALUES} values in one piece.")
+        return True
 
     def _too_large(self) -> None:
         self._fail(PROVIDER_INVALID_OUTPUT, f"The provider sent more than {self._limit} bytes in one piece.")

@@ -6,8 +6,8 @@ Rules:
   line ended before the body did is dropped.
 - `data` stays bytes: what stands in it is JSON, and a JSON decoder wants bytes. `event` and `id` are decoded with
   replacement. `retry` is skipped, because nothing here reconnects.
-- A line, and the data of one event, are bounded. The first that is too large becomes one `EventTooLarge`, in its place in
-  the order, and nothing follows it.
+- A line, and the data of one event, are bounded, also in the number of its lines. The first that is too large becomes one
+  `EventTooLarge`, in its place in the order, and nothing follows it.
 
 The work is done by `bytes.splitlines` and slices: a piece is looked at once, and no Python loop runs over bytes.
 """
@@ -20,6 +20,9 @@ from ..values.value import Value
 
 MAX_EVENT_BYTES: Final = 8 * 1024 * 1024
 """Default limit of one line and of one event's data."""
+
+MAX_EVENT_LINES: Final = 65_536
+"""Lines that the data of one event may have: each takes more room than stands in it."""
 
 _BOM: Final = b"\xef\xbb\xbf"
 
@@ -120,7 +123,7 @@ class SseDecoder:
             if name == b"data":
                 data.append(value)
                 self._data_size += len(value) + 1
-                if self._data_size > limit + 1:
+                if self._data_size > limit + 1 or len(data) > MAX_EVENT_LINES:
                     return events + self._fail()
             elif name == b"event":
                 self._event = value.decode("utf-8", "replace")
