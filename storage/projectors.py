@@ -216,6 +216,13 @@ def _session_moved(place: Place, data: SessionMoved) -> None:
 
 def _synthetic_added(place: Place, data: SyntheticAdded) -> None:
     _create(place, SyntheticMessage(id=data.message_id, created=place.created, text=data.text, paths=data.paths))
+    if data.continues:
+        last = attempts.last_turn(place.cursor, place.session_id)
+        match last:
+            case attempts.TurnRecord(outcome=InterruptedOutcome(reason="recovery" | "shutdown")):
+                attempts.conclude(place.cursor, _assistant(place, last.assistant_message_id), last.attempt, None)
+            case _:
+                pass
 
 
 # --- System Context -----------------------------------------------------------------------------------------------

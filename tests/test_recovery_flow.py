@@ -252,6 +252,30 @@ async def test_continue_goes_on_with_what_a_crash_left(tmp_path: Path) -> None:
         assert tool.executions == 1
 
 
+@pytest.mark.parametrize("end", ["crash", "stop"])
+async def test_a_prompt_is_waited_for_until_the_turn_that_goes_on_has_its_end(tmp_path: Path, end: str) -> None:
+    ticks = Ticks()
+    held = hold()
+    async with open_provider(answer(text("Half"), hold()), answer(text("More"), held)) as provider:
+        async with open_house(provider, tmp_path, ticks=ticks) as house:
+            session = await house.session()
+            watch = await house.watch()
+            await house.sessions.prompt(session, "Hello", id=PROMPT)
+            await watch.until(TextDelta)
+            image = crash_image(house, tmp_path / "next") if end == "crash" else tmp_path
+        async with open_house(provider, image, ticks=ticks, settings=continuing(provider)) as house:
+            early = house.task(lambda: house.sessions.wait_prompt(session, PROMPT))
+            await held.reached.wait()
+            late = house.task(lambda: house.sessions.wait_prompt(session, PROMPT))
+            await wait_all_tasks_blocked()
+            assert (early.done, late.done) == (False, False)
+            held.release()
+            assert await early.result() == await late.result() == CompletedOutcome()
+            assert await house.sessions.wait_prompt(session, PROMPT) == CompletedOutcome()
+        async with open_house(provider, image, ticks=ticks) as house:
+            assert await house.sessions.wait_prompt(session, PROMPT) == CompletedOutcome()
+
+
 async def test_continue_goes_on_with_a_promotion_without_a_turn(tmp_path: Path) -> None:
     """Ruling B5: a crash between promotion and attempt leaves nothing unfinished, and is found all the same."""
     ticks = Ticks()

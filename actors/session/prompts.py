@@ -2,7 +2,8 @@
 
 The answer is derived from the store, in commit order, whenever it may have come: the first terminal turn after the promotion
 that needs no continuation, or the withdrawal. A promoted prompt that nobody answers any more, because the session is idle, was
-interrupted. A pending prompt is waited for, however long.
+interrupted. Where a start goes on with an interrupted turn, that turn is one that needed continuation. A pending prompt is
+waited for, however long.
 """
 
 from __future__ import annotations

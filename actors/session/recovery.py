@@ -7,7 +7,8 @@ Rules (semantics, "Recovery"):
   compaction fails.
 - It runs at start-up for the sessions that the partial indexes name, and before a drain whose session may have leftovers.
 - Under policy `continue` a start then goes on with what is unanswered: each time is counted, and the model told, in one
-  transaction before anything is asked of a provider. After `MAX_CONTINUATIONS` times without an answer it is left alone.
+  transaction before anything is asked of a provider. What was interrupted is then not the outcome of its prompt any more:
+  whoever waits for that waits for the turn that goes on. After `MAX_CONTINUATIONS` times without an answer it is left alone.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ async def continue_once(services: Services, session_id: SessionId) -> bool:
 
     Whoever is told True resumes the session. Raises `StorageUnavailableError`.
     """
-    note = services.new_event(SyntheticAdded(message_id=services.ids.message(), text=CONTINUATION_NOTE))
+    note = services.new_event(SyntheticAdded(message_id=services.ids.message(), text=CONTINUATION_NOTE, continues=True))
 
     def work(transaction: Transaction) -> bool:
         if transaction.continuations(session_id) >= MAX_CONTINUATIONS:

@@ -162,12 +162,16 @@ class ControlWithdrawn(EventData):
 
 
 class SyntheticAdded(EventData):
-    """The runtime wrote an instruction into history itself. `paths` are the instruction files that it tells, if any."""
+    """The runtime wrote an instruction into history itself. `paths` are the instruction files that it tells, if any.
+
+    `continues`: a start goes on with the turn that an ended process left interrupted, so that turn's end is not the last word.
+    """
 
     type: ClassVar[str] = "session.synthetic"
     message_id: MessageId
     text: str
     paths: tuple[str, ...] | None = None
+    continues: bool = False
 
 
 # --- System Context -----------------------------------------------------------------------------------------------
