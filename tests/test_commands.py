@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from steerway.actors.commands.failures import told
+from steerway.actors.commands.program import program
+from steerway.actors.commands.sessions import sessions
 from support.program import SECONDS, Done, Home, Serving
 
 DEMO = ("--model", "demo/demo")
@@ -217,14 +219,29 @@ def test_what_cannot_be_done_is_one_sentence(
 def test_a_server_is_not_sent_a_token_that_is_not_its_own(served: tuple[Stored, Serving]) -> None:
     home, serving = served
     other = serving.url.replace("127.0.0.1", "localhost")
-    refused(home.inside("sessions", "list", "--url", other), 1, "--token-file")
+    refused(home.inside("sessions", "list", "--url", other), 1, "none is known here", "--token-file")
+    wrong = home.folder / "wrong-token"
+    wrong.write_text("wrong")
+    refused(
+        home.inside("sessions", "list", "--url", other, "--token-file", str(wrong)), 1, f"the one in {wrong} is wrong", other
+    )
+    refused(home.call("run", "--url", other, "--token-file", str(wrong), "Hello"), 1, f"the one in {wrong} is wrong")
     done = home.inside("sessions", "list", "--json", "--url", other, "--token-file", serving.token_file)
     assert done.code == 0
 
 
 def test_the_store_of_a_running_server_is_not_run_in(served: tuple[Stored, Serving]) -> None:
     home, serving = served
-    refused(home.call("run", *DEMO, "Hello"), 1, f"Process {serving.process.pid}", "--url", "--take-over")
+    refused(home.call("run", *DEMO, "Hello"), 1, f"Process {serving.process.pid}", f"`--url {serving.url}`", "--take-over")
+
+
+def test_a_token_that_has_changed_meanwhile_is_told_with_its_file(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with home.serving() as serving:
+        Path(serving.token_file).write_text("another\n")
+        told = home.inside("sessions", "list", "--url", serving.url)
+        refused(told, 1, f"the one in {serving.token_file} is wrong", "--token-file")
+        refused(home.call("events", "ses_1", "--follow"), 1, f"the one in {serving.token_file} is wrong")
 
 
 # --- config -----------------------------------------------------------------------------------------------------------
@@ -254,7 +271,38 @@ def test_an_unknown_key_names_the_nearest_known_one(tmp_path: Path) -> None:
     refused(home.inside("config"), 2, "defualt", "default", "steerway.toml")
 
 
+def test_the_options_that_name_a_store_or_a_server_go_with_every_command_that_takes_one() -> None:
+    """Ruling C5."""
+    store, server = {"db", "config"}, {"url", "token_file"}
+    commands = {**program.commands, **{f"sessions {name}": command for name, command in sessions.commands.items()}}
+    found = {
+        name: {parameter.name for parameter in command.params} & (store | server)
+        for name, command in commands.items()
+        if name not in ("demo", "sessions")  # a store of its own; a group
+    }
+    assert {name for name, options in found.items() if not store <= options} == set()
+    assert {name for name, options in found.items() if not server <= options} == {"serve", "config", "doctor"}
+    assert found["serve"] == {"db", "config", "token_file"}
+
+
 # --- what nobody foresaw ----------------------------------------------------------------------------------------------
+
+
+def test_a_traceback_can_be_asked_for_before_and_behind_a_command(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.store.parent.mkdir(parents=True)
+    home.store.write_bytes(b"no database at all" * 1_000)
+    refused(home.inside("sessions", "list", "--limit", "3"), 1, "steerway: ")
+    for place in range(3):
+        arguments = ["sessions", "list"]
+        arguments.insert(place, "--traceback")
+        with pytest.raises(Exception, match="database"):
+            home.inside(*arguments)
+
+
+def test_behind_two_dashes_a_traceback_is_a_prompt(tmp_path: Path) -> None:
+    done = Home(tmp_path).call("run", *DEMO, "--", "--traceback")
+    assert (done.code, "--traceback" in done.output) == (0, True)
 
 
 def test_every_error_becomes_a_sentence_and_only_leaving_does_not() -> None:

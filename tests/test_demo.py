@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -11,6 +13,7 @@ import pytest
 
 from steerway.actors.commands.demo_stage import Stage
 from steerway.actors.commands.failures import Refusal
+from steerway.actors.commands.invocation import as_typed
 from support.program import SECONDS, Home
 
 
@@ -29,10 +32,39 @@ def test_the_demo_tells_its_story_and_leaves_nothing_behind(tmp_path: Path) -> N
     for number, act in enumerate(acts, 1):
         assert f"{number}. {act}" in done.output
     assert "\x1b" not in done.output  # it does not go to a terminal
-    assert max(len(line) for line in done.output.splitlines()) <= 80
+    *story, run, serve = done.output.splitlines()
+    assert max(len(line) for line in story) <= 80
+    assert serve.strip() == f"{sys.executable} -m steerway serve"
+    answered = subprocess.run(
+        run.strip(), check=False, shell=True, env=home.environ, cwd=home.work, capture_output=True, text=True
+    )
+    assert (answered.returncode, "The date tool says" in answered.stdout) == (0, True)
     assert list((tmp_path / "temporary").iterdir()) == []
     assert not home.state.exists()
-    assert not home.store.exists()
+
+
+@pytest.mark.parametrize(
+    ("called", "directory", "typed"),
+    [
+        ("bin/steerway", ".", "bin/steerway"),
+        ("{home}/bin/steerway", ".", "bin/steerway"),
+        ("{home}/bin/steerway", "path", "'{home}/bin/steerway'"),
+        ("{home}/path/steerway", "path", "steerway"),
+        ("{home}/lib/steerway/__main__.py", "path", "{python} -m steerway"),
+    ],
+)
+def test_hints_are_typed_as_the_program_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: str, directory: str, typed: str
+) -> None:
+    home = tmp_path / "a home"
+    for folder in ("bin", "path"):
+        (home / folder).mkdir(parents=True)
+        (home / folder / "steerway").touch(0o755)
+    names = {"home": str(home), "python": sys.executable}
+    monkeypatch.chdir(home / directory)
+    monkeypatch.setenv("PATH", str(home / "path"))
+    monkeypatch.setattr(sys, "argv", [called.format(**names), "demo"])
+    assert as_typed() == typed.format(**names)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

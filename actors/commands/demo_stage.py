@@ -59,6 +59,11 @@ class Stage:
         """Something the runtime does meanwhile."""
         self._print(text, "magenta", indent=_INDENT)
 
+    def command(self, text: str) -> None:
+        """A command to type: on one line, however long, so that it can be copied."""
+        self._end_line()
+        self._console.out(_INDENT + text, style="magenta", highlight=False)
+
     def claim(self, holds: bool, text: str) -> None:
         """Say that `text` is so. Raises `Refusal` when it is not."""
         if not holds:

@@ -43,6 +43,7 @@ from ...protocol.values.event import EventData
 from ..client.opening import connect
 from ..client.scope import Background
 from .demo_server import ServerProcess, server_process
+from .invocation import as_typed
 
 if TYPE_CHECKING:
     from ...protocol.operations import LiveStream
@@ -88,8 +89,8 @@ class Story:
                 await self._return(scene, again, promise, missed)
         seconds = monotonic() - begun
         self._stage.act(7, "That was it", f"{self._stage.claims} claims, each checked, in {seconds:.1f} seconds. Go on with:")
-        self._stage.aside('steerway run --model demo/demo "What is the date?"')
-        self._stage.aside("steerway serve")
+        self._stage.command(f'{as_typed()} run --model demo/demo "What is the date?"')
+        self._stage.command(f"{as_typed()} serve")
 
     async def _ask(self, scene: Scene) -> None:
         scene.stage.act(1, "Ask", "The receipt comes when the prompt is on disk. Then the answer streams, word by word.")

@@ -90,17 +90,16 @@ async def _follow(server: AbstractAsyncContextManager[Client], session_id: str, 
 def _server(url: str | None, token_file: Path | None) -> AbstractAsyncContextManager[Client]:
     from ...protocol.values.errors import ClientError
     from ..client.local import read_local
-    from ..client.opening import connect
 
     if url is not None:
         return asking(url, token_file)
     try:
-        read_local()
+        local, _ = read_local()
     except ClientError:
         raise Refusal(
             "Following needs a running server, and none is known here: start `steerway serve`, or name one with --url."
         ) from None
-    return connect()
+    return asking(local, None)
 
 
 def _print(event: Event, as_json: bool) -> None:

@@ -21,11 +21,12 @@ INTERRUPTED: Final = 130
 _WRONG_USE: Final = frozenset(
     ("InvalidRequestError", "InvalidCursorError", "ModelNotSelectedError", "ModelUnavailableError", "MethodNotFoundError")
 )
+_TOKEN_FILE: Final = "Name the server's token file with --token-file."
 _ADVICE: Final = {
     "ModelNotSelectedError": "Say `--model demo/demo` to try it.",
     "SessionNotFoundError": "`steerway sessions list` shows those there are.",
-    "UnauthorizedError": "Name the server's token file with --token-file.",
-    "StoreInUseError": "Its server is asked with --url; to take over is --take-over (of serve and run).",
+    "UnauthorizedError": _TOKEN_FILE,
+    "StoreInUseError": "{server} To take over from an owner that does not answer is --take-over (of serve and run).",
     "ServiceUnavailableError": "Try again when the server is up again.",
     "SubscriberOverflowError": "Run the command again.",
 }
@@ -62,7 +63,7 @@ def told(error: BaseException) -> Refusal | None:
         case ConfigurationError():
             return Refusal(error.message, WRONG_USE)
         case ClientError(reason="refused", status=401):
-            return Refusal(f"{error.message} Name the file with --token-file.")
+            return Refusal("The server refused the token, or wants one; it says where that is when it starts. " + _TOKEN_FILE)
         case DeclaredError():
             return Refusal(advised(error.tag, error.message), WRONG_USE if error.tag in _WRONG_USE else FAILED)
         case SteerwayError():
@@ -80,7 +81,21 @@ def told(error: BaseException) -> Refusal | None:
 def advised(tag: str, message: str) -> str:
     """The message of a declared error, with what to do about it on this command line."""
     advice = _ADVICE.get(tag)
-    return f"{message} {advice}" if advice else message
+    if advice is None:
+        return message
+    return f"{message} {advice.format(server=_local_server()) if '{' in advice else advice}"
+
+
+def _local_server() -> str:
+    """How the server of this machine is asked, if one is known."""
+    from ...protocol.values.errors import ClientError
+    from ..client.local import read_local
+
+    try:
+        url, _ = read_local()
+    except ClientError:
+        return "If it is a server, it is asked with --url."
+    return f"If it is the server of this machine, it is asked with `--url {url}`."
 
 
 def _weight(error: BaseException) -> int:

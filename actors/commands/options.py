@@ -8,7 +8,8 @@ Rules (ruling C5):
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -74,12 +75,26 @@ def reader(config: Path | None, db: Path | None) -> Reader:
 
 
 def asking(url: str, token_file: Path | None) -> AbstractAsyncContextManager[Client]:
-    """A client of the server at `url`."""
-    from ..client.opening import connect
-
+    """A client of the server at `url`. A token that is missing or wrong is told together with where it was looked for."""
     if not url.startswith(("ws://", "wss://")):
         raise click.BadParameter("an address begins with ws:// or wss://.", param_hint="--url")
-    return connect(url, token=_token(url, token_file))
+    return _connected(url, *_token(url, token_file))
+
+
+@asynccontextmanager
+async def _connected(url: str, token: str | None, place: Path | None) -> AsyncGenerator[Client]:
+    from ...protocol.values.errors import ClientError, UnauthorizedError
+    from ..client.opening import connect
+
+    try:
+        async with connect(url, token=token) as client:
+            yield client
+    except (ClientError, UnauthorizedError) as error:
+        if isinstance(error, ClientError) and (error.reason, error.status) != ("refused", 401):
+            raise
+        found = "none is known here for this address" if token is None else f"the one in {place} is wrong"
+        advice = "The server named its token file when it started; say it with --token-file."
+        raise Refusal(f"The server at {url} wants its token, and {found}. {advice}") from error
 
 
 def ask(url: str, token_file: Path | None, question: Callable[[Client], Awaitable[T]]) -> T:
@@ -93,17 +108,22 @@ def ask(url: str, token_file: Path | None, question: Callable[[Client], Awaitabl
     return trio.run(asked)
 
 
-def _token(url: str, token_file: Path | None) -> str | None:
-    from ...protocol.values.errors import ClientError
-    from ..client.local import read_local, read_token
+def _token(url: str, token_file: Path | None) -> tuple[str | None, Path | None]:
+    """The token for the server at `url`, and the file that it comes from."""
+    import msgspec
+
+    from ..client.local import SERVER_FILE, LocalServer, read_token, state_folder
 
     if token_file is not None:
         token = read_token(token_file)
         if token is None:
             raise click.BadParameter(f"{token_file} does not exist or is empty.", param_hint="--token-file")
-        return token
+        return token, token_file
     try:
-        local, token = read_local()
-    except ClientError:
-        return None
-    return token if local.rstrip("/") == url.rstrip("/") else None
+        local = msgspec.json.decode((state_folder() / SERVER_FILE).read_bytes(), type=LocalServer)
+    except (OSError, msgspec.DecodeError):
+        return None, None
+    if local.url.rstrip("/") != url.rstrip("/"):
+        return None, None
+    found = Path(local.token_file)
+    return read_token(found), found

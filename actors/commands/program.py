@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from io import TextIOWrapper
+from typing import Final
 
 import click
 
@@ -16,9 +17,18 @@ from .run import run
 from .serve import serve
 from .sessions import sessions
 
+_TRACEBACK: Final = "--traceback"
+
 
 class Program(click.Group):
     """A group whose commands may raise what they like: people get one sentence, and the exit code tells the kind."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """`--traceback` is understood behind the command, too: it is what one adds to a command that has just failed."""
+        end = args.index("--") if "--" in args else len(args)
+        others = [arg for arg in args[:end] if arg != _TRACEBACK]
+        found = [_TRACEBACK] if len(others) < end else []
+        return super().parse_args(ctx, [*found, *others, *args[end:]])
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -34,7 +44,7 @@ class Program(click.Group):
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="steerway", message="%(prog)s %(version)s")
-@click.option("--traceback", is_flag=True, help="Show where in the program an error came from.")
+@click.option(_TRACEBACK, is_flag=True, help="Show where in the program an error came from; also behind a command.")
 def program(traceback: bool) -> None:
     """A durable runtime for AI-agent sessions.
 

@@ -3,6 +3,8 @@
 Rules:
 - The answer's text goes to standard output, as it comes; thoughts, tools, errors and where it is kept go to standard error.
 - It ends when the session is idle: 0 completed, 1 failed, 130 interrupted.
+- What the session asks for is answered here (see `answering`). `--permissions` also is the policy of a store that is opened for
+  the run; at a server it only says how this client answers.
 - Ctrl-C and SIGTERM interrupt the session and wait until that is settled; a second one ends the process at once.
 """
 
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 
+from .answering import Answering, Policy, has_terminal
 from .failures import FAILED, INTERRUPTED, WRONG_USE, Refusal, advised
 from .options import asking, check_place, read_settings, server_options, store_options
 from .output import brief, plain, remark, say_json
@@ -40,6 +43,7 @@ class _Plan(NamedTuple):
     url: str | None
     token_file: Path | None
     configuration: Configuration | None
+    permissions: Policy | None
     take_over: bool
 
 
@@ -54,6 +58,11 @@ class _Plan(NamedTuple):
     help="Where a new session works; default here.",
 )
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--permissions",
+    type=click.Choice(["ask", "allow", "deny"]),
+    help="What becomes of a permission that is asked for; default ask on a terminal, else deny.",
+)
 @click.option("--take-over", is_flag=True, help="Go past an owner of the store that does not answer.")
 @store_options
 @server_options
@@ -64,6 +73,7 @@ def run(
     agent: str | None,
     directory: Path | None,
     output: Literal["text", "json"],
+    permissions: Policy | None,
     take_over: bool,
     db: Path | None,
     config: Path | None,
@@ -73,6 +83,7 @@ def run(
     """Send PROMPT (- for standard input) and stream the answer.
 
     Works on the store in this process, or on the server at --url. With --format json, one event a line. Ctrl-C interrupts.
+    What needs a permission is asked for on the terminal; without one it is denied, and the model goes on without it.
     """
     import trio
 
@@ -86,7 +97,10 @@ def run(
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
         raise click.UsageError("The prompt is empty.")
-    configuration = None if url is not None else read_settings(config, db).configuration
+    if permissions == "ask" and url is None and not has_terminal():
+        raise click.UsageError("--permissions ask needs a terminal, or a server (--url) whose other clients may answer.")
+    flags: dict[str, object] = {"permissions.policy": permissions}
+    configuration = None if url is not None else read_settings(config, db, flags).configuration
     if configuration is not None and session is None:
         _check_choice(configuration, model, agent)
     configure_logs()
@@ -100,6 +114,7 @@ def run(
         url,
         token_file,
         configuration,
+        permissions,
         take_over,
     )
     sys.exit(trio.run(_run, plan))
@@ -198,16 +213,19 @@ async def _answered(client: Client, session: Session, plan: _Plan, stopper: _Sto
 
     shown = _Json() if plan.as_json else _Text()
     ending = _Ending(client, session)
+    answering = Answering(client, plan.permissions, shown.end)
     async with Background() as nursery, aclosing(watch(client, session.id, session.head)) as happening:
         with ending.scope:
             async for event in happening:
                 if event is not None:
                     shown.show(event)
+                    answering.saw(event)
                     ending.saw(event)
                 elif ending.sent is None:
                     ending.sent = await client.sessions.prompt(session.id, plan.prompt)
                     stopper.interrupt = lambda: client.sessions.interrupt(session.id)
                     nursery.start_soon(ending.wait)
+                    nursery.start_soon(answering.run)
         shown.end()
     pending = await client.sessions.pending(session.id)
     code = _told(ending.session.last_outcome)
