@@ -179,7 +179,7 @@ class AnswerDecoder(ABC):
         if not text:
             return
         self._size = len(text)
-        if self._crowded(text):
+        if len(text) > MAX_VALUES and self._crowded(text):
             return
         if text == b"[DONE]":
             self._read_mark()

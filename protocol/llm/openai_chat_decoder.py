@@ -56,15 +56,16 @@ class OpenAIChatDecoder(AnswerDecoder):
         self._refused = False
 
     def _read_event(self, name: str, event: dict[str, Any]) -> None:
-        if event.get("usage"):
-            self._tokens = _tokens(mapping(event["usage"])) or self._tokens
+        usage = event.get("usage")
+        if usage:
+            self._tokens = _tokens(mapping(usage)) or self._tokens
         error = event.get("error") or (event if event.get("object") == "error" or event.get("type") == "error" else None)
         if error or name == "error":
             self._provider_error(error or event)
             return
         for choice in sequence(event.get("choices")):
             self._read_choice(mapping(choice))
-        if self._finish_reason is None:
+        if usage and self._finish_reason is None:
             self._report_usage()
 
     def _read_document(self, document: dict[str, Any]) -> None:
