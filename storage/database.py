@@ -37,8 +37,12 @@ MODE = 0o600
 class Database:
     """An owned store. Made by `open`, used by one writing thread and any number of readers, ended by `close`."""
 
-    def __init__(self, path: Path, connection: Connection, ownership: Ownership, generation: Generation, fence: int) -> None:
+    def __init__(
+        self, path: Path, connection: Connection, ownership: Ownership, generation: Generation, fence: int, swept: int
+    ) -> None:
         self.path = path
+        self.swept = swept
+        """How many unfinished copies of an ended process were deleted when the store was opened."""
         self.generation = generation
         self.writer = Writer(connection, fence)
         self._connection = connection
@@ -78,7 +82,7 @@ class Database:
             try:
                 migrate(connection, resolved, load_migrations(), now_ms())
                 generation, fence = _enter(connection, resolved, owner, now_ms(), new_generation)
-                _sweep(connection)
+                swept = _sweep(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -88,7 +92,7 @@ class Database:
         except BaseException:
             ownership.release()
             raise
-        return cls(resolved, connection, ownership, generation, fence)
+        return cls(resolved, connection, ownership, generation, fence, swept)
 
     def open_reader(self) -> Reader:
         """A reader of this store, with a connection of its own for a thread of its own. Its opener closes it.
@@ -165,13 +169,15 @@ def _make_private(path: Path) -> None:
         path.chmod(MODE)
 
 
-def _sweep(connection: Connection) -> None:
-    """Delete what an ended process has left of copies that were not whole."""
+def _sweep(connection: Connection) -> int:
+    """Delete what an ended process has left of copies that were not whole; says how many there were."""
     with connection:
         cursor = connection.cursor()
-        for session_id in removal.hidden(cursor):
+        left = removal.hidden(cursor)
+        for session_id in left:
             while removal.sweep(cursor, session_id):
                 pass
+    return len(left)
 
 
 def _enter(

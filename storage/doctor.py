@@ -19,7 +19,7 @@ from ..protocol.values import EventId, SessionId
 from . import rebuilding
 from .database import Database, Owner, connect_current
 from .examination import Examination
-from .findings import Report
+from .findings import Report, counted
 from .fragments import drop_stale
 from .journal import NewEvent, Transaction
 from .leftovers import settlement
@@ -61,6 +61,8 @@ def repair(
     done: list[str] = []
     database = Database.open(path, owner=owner, now_ms=now_ms, new_generation=new_generation)
     try:
+        if database.swept:
+            done.append(f"deleted {counted(database.swept, 'fork')} whose history was not copied to the end")
         if found & {"projections", "references", "sequences"}:
             _commit(database, lambda transaction: transaction.write(rebuilding.rebuild))
             done.append("built the projections anew from the log")
@@ -74,7 +76,7 @@ def repair(
             done.append(f"settled session {session_id}")
         dropped = _commit(database, lambda transaction: transaction.write(lambda cursor, _: drop_stale(cursor)))
         if dropped:
-            done.append(f"dropped {dropped} stale checkpoints")
+            done.append(f"dropped {counted(dropped, 'stale checkpoint')}")
     finally:
         database.close()
     return tuple(done)

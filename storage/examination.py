@@ -12,7 +12,7 @@ import msgspec
 from ..protocol.values import Event, decode_event
 from ..protocol.values.errors import SteerwayError
 from .connections import JOURNAL_SIZE_LIMIT
-from .findings import Check, Finding, Report, Severity, TableSize
+from .findings import Check, Finding, Report, Severity, TableSize, counted
 from .orderliness import SessionLog
 from .rebuild import compare
 from .schema import version
@@ -101,7 +101,7 @@ class Examination:
     def _log_size(self) -> None:
         size = self._wal_bytes()
         if size > 2 * JOURNAL_SIZE_LIMIT:
-            self._find("warning", "log size", "the write-ahead log", f"has grown to {size} bytes", _RESTART)
+            self._find("warning", "log size", "the write-ahead log", f"has grown to {counted(size, 'byte')}", _RESTART)
 
     def _wal_bytes(self) -> int:
         try:
@@ -113,7 +113,8 @@ class Examination:
 
     def _sequences(self) -> None:
         for session_id, head, count, first, last in self._rows(_SEQUENCES):
-            message = f"has {count} events from {first} to {last}, and its head is {head}"
+            held = f"{counted(count, 'event')}, from {first} to {last}" if count else "no event"
+            message = f"has {held}, and its head is {head}"
             self._find("error", "sequences", session_id, message, _BACKUP)
 
     def _logs(self) -> None:

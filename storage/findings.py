@@ -26,6 +26,11 @@ Severity = Literal["error", "warning"]
 """A warning is mended by the runtime's own care, or does no harm; an error is damage or a defect."""
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things in words: `1 event`, `7 events`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 class Finding(msgspec.Struct, frozen=True):
     """Something that is not as it has to be: where, what, and what to do about it."""
 

@@ -75,7 +75,7 @@ class SessionLog:
         """The next event."""
         seq = event.seq or 0
         if seq != self._seq + 1:
-            self._fault(seq, f"follows {self._seq}")
+            self._fault(seq, f"follows event {self._seq}" if self._seq else "is the first one")
         self._seq = seq
         if isinstance(event.data, SessionCreated) != (seq == 1):
             self._fault(seq, f"is {event.type}" if seq == 1 else "creates the session again")

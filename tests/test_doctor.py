@@ -409,7 +409,7 @@ def test_a_turn_that_stopped_anywhere_is_settled(tmp_path: Path, count: int) -> 
 
 def test_a_stale_checkpoint_is_dropped(path: Path) -> None:
     raw(path, "INSERT INTO open_fragment (message, part, text) SELECT key, 'prt_1', '' FROM message WHERE kind = 'assistant'")
-    assert mend(path) == ("dropped 1 stale checkpoints",)
+    assert mend(path) == ("dropped 1 stale checkpoint",)
     assert_healthy(path)
 
 

@@ -9,7 +9,7 @@ import pytest
 from steerway.protocol.values import MessageId, SessionId
 from support.doctor import assert_healthy
 from support.program import Home
-from support.stores import append, open_store, raw, session_created, started
+from support.stores import admitted, append, open_store, raw, session_created, started
 
 S = SessionId("ses_1")
 
@@ -28,6 +28,7 @@ def test_a_sound_store_gives_0(home: Home) -> None:
     done = home.inside("doctor")
     assert (done.code, done.errors) == (0, "")
     assert str(home.store) in done.output
+    assert "1 session, 1 event\n" in done.output
     assert "nothing was found; --rebuild-check would compare" in done.output
     assert "the projections are what the log says" in home.inside("doctor", "--rebuild-check").output
 
@@ -56,6 +57,21 @@ def test_projections_are_compared_when_asked(home: Home) -> None:
     (finding,) = answer["report"]["findings"]
     assert (finding["check"], finding["where"], finding["severity"]) == ("projections", f"session {S}", "error")
     assert home.inside("doctor", "--fix", "--json").lines()[0]["healthy"]
+
+
+def test_a_log_that_contradicts_itself_is_not_mended(home: Home) -> None:
+    database = open_store(home.store)
+    append(database, S, admitted(MessageId("msg_1")), admitted(MessageId("msg_2")))
+    database.close()
+    raw(home.store, "DELETE FROM event WHERE seq = 2; UPDATE session SET revision = 9")
+    done = home.inside("doctor", "--rebuild-check")
+    assert done.code == 1
+    assert "has 2 events, from 1 to 3, and its head is 3" in done.output
+    assert "event 3 follows event 1" in done.output
+    done = home.inside("doctor", "--fix")
+    assert (done.code, done.output) == (1, "")
+    assert "The log contradicts itself" in done.errors
+    assert raw(home.store, "SELECT revision FROM session") == [(9,)]
 
 
 def test_an_owned_store_is_examined_and_not_mended(home: Home) -> None:

@@ -43,8 +43,8 @@ from steerway.protocol.values.event import PermissionAsked, PermissionReplied, S
 from steerway.protocol.values.ids import RequestId
 from steerway.protocol.values.tool import ManagedOutput, TextContent
 from steerway.storage.copying import Fork
-from steerway.storage.database import Database
-from steerway.storage.doctor import examine
+from steerway.storage.database import Database, Owner
+from steerway.storage.doctor import examine, repair
 from steerway.storage.reader import PAGE_ROWS, Reader
 from steerway.storage.rebuild import rebuild_check
 from steerway.storage.writer import Committed, Member
@@ -354,7 +354,10 @@ def test_a_crash_during_a_fork_leaves_nothing(store: Database, reader: Reader, t
     assert [(finding.check, finding.where) for finding in examine(left).findings if finding.check != "settings"] == [
         ("unfinished", CHILD)
     ]
-    open_store(left).close()
+    done = repair(
+        left, owner=Owner(id="d", pid=1, host="h"), now_ms=lambda: 1, new_generation=lambda: "gen_d", new_event_id=IDS.event
+    )
+    assert done == ("deleted 1 fork whose history was not copied to the end",)
     assert everything(left) == before
     assert_healthy(left)
 

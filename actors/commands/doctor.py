@@ -52,30 +52,42 @@ def _mended(path: Path) -> tuple[str, ...]:
     from ...protocol.values import IdSource
     from ...storage.doctor import repair
     from ...storage.ownership import Owner
+    from ...storage.projectors import IllegalEventError
 
     def now_ms() -> int:
         return time.time_ns() // 1_000_000
 
-    return repair(
-        path,
-        owner=Owner(id=secrets.token_hex(8), pid=os.getpid(), host=socket.gethostname()),
-        now_ms=now_ms,
-        new_generation=lambda: f"gen_{secrets.token_hex(12)}",
-        new_event_id=IdSource(now_ms, secrets.token_bytes).event,
-    )
+    try:
+        return repair(
+            path,
+            owner=Owner(id=secrets.token_hex(8), pid=os.getpid(), host=socket.gethostname()),
+            now_ms=now_ms,
+            new_generation=lambda: f"gen_{secrets.token_hex(12)}",
+            new_event_id=IdSource(now_ms, secrets.token_bytes).event,
+        )
+    except IllegalEventError as error:
+        raise Refusal(
+            f"The log contradicts itself, so nothing could be built from it: {error} Keep a copy of the file and restore the"
+            " last backup; `steerway doctor` shows more."
+        ) from error
 
 
 def _tell(report: Report) -> None:
+    from ...storage.findings import counted
+
     owner = "a process owns it" if report.owned else "no process owns it"
     say(f"store     {plain(report.path)} (schema {report.schema}, SQLite {report.sqlite}, {owner})")
-    say(f"content   {report.sessions} sessions, {report.events} events")
-    say(f"size      {report.file_bytes} bytes, write-ahead log {report.wal_bytes} bytes")
+    say(f"content   {counted(report.sessions, 'session')}, {counted(report.events, 'event')}")
+    say(f"size      {counted(report.file_bytes, 'byte')}, and {counted(report.wal_bytes, 'byte')} of write-ahead log")
+    if report.tables:
+        say("largest   tables and indexes, in bytes:")
     for size in report.tables[:8]:
         say(f"  {size.name:<28} {size.bytes:>14}")
     if report.healthy:
         compared = "the projections are what the log says" if report.compared else "--rebuild-check would compare with the log"
         say(f"sound     nothing was found; {compared}")
         return
+    say(f"unsound   {counted(len(report.findings), 'finding')}")
     say()
     table(
         ["SEVERITY", "CHECK", "WHERE", "FOUND"],
