@@ -231,12 +231,11 @@ async def test_an_interrupted_turn_tells_what_the_provider_said_that_it_used(
     }
     begun = stream(
         event({"type": "message_start", "message": message}, "message_start"),
-        event(
-            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}, "content_block_start"
-        ),
+        event({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+        event({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Well"}}),
         hold(),
     )
-    async with open_provider(begun, answer(text("Done."))) as provider:
+    async with open_provider(begun) as provider:
         settings = anthropic(provider.base_url)
         async with open_house(provider, tmp_path, settings=settings) as house:
             session, watch = await house.session(), await house.watch()
