@@ -40,7 +40,6 @@ class History:
     def __init__(self, models: Models, model: ModelInfo) -> None:
         self._model = model.ref
         self._media = model.media
-        self._media = model.media
         self.conversation = models.conversation(model)
         """The adapter's own memory of what it has written; None where nothing is written."""
         self._begin()
