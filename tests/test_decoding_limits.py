@@ -103,6 +103,13 @@ def test_a_secret_at_the_edge_of_what_is_read_of_an_error_leaves_no_half() -> No
             assert "0123456" not in message
 
 
+@every_decoder
+def test_an_error_says_nothing_that_a_terminal_would_obey(decoder: Callable[[], Decoder]) -> None:
+    failed = failure(decoded(decoder(), error_of("Red: \x1b[31m\x9b1m\x07 and\u202e back")))
+    assert failed.failure.message.endswith("Red: [31m1m and back")
+    assert str(failed.failure.fields).isprintable()
+
+
 def test_an_id_longer_than_any_is_none() -> None:
     call = {"index": 0, "id": "x" * 70_000, "function": {"name": "look", "arguments": "{}"}}
     chunk = line({"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]})

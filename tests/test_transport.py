@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from steerway.actors.configuration import Configuration, Model, Provider, Timeouts
 from steerway.actors.models import Models
-from steerway.actors.models.transport import DRAIN_SECONDS, MAX_ERROR_BODY, MAX_INFLATED
+from steerway.actors.models.transport import DRAIN_SECONDS, ERROR_SECONDS, MAX_ERROR_BODY, MAX_INFLATED
 from steerway.protocol.llm.events import Finished, LLMEvent, ProviderFailed, TextDelta, TextEnd, TextStart
 from steerway.protocol.llm.request import Generation, LLMRequest, Text, UserMessage
 from steerway.protocol.values.model import ModelRef
@@ -266,6 +266,16 @@ async def test_an_error_body_that_is_a_bomb_is_no_more_than_an_error() -> None:
     failed = failure(await answered(packed))
     assert (failed.failure.type, failed.retryable) == ("provider.overloaded", True)
     assert len(str(failed.failure.fields)) < 20_000
+
+
+async def test_an_error_body_that_does_not_end_is_not_waited_for_as_long_as_an_answer(autojump_clock: MockClock) -> None:
+    stuck = stream(raw('{"error": {"message": "Overloaded"}'), hold())
+    stuck.status = 529
+    async with open_provider(stuck) as provider, models_at(provider.base_url) as models:
+        started = trio.current_time()
+        assert failure(await collect(models)).failure.type == "provider.overloaded"
+        assert trio.current_time() - started == pytest.approx(ERROR_SECONDS)
+        await stuck.disconnected.wait()
 
 
 # --- heads ------------------------------------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 MAX_ERROR_BODY: Final = 64 * 1024
 """Bytes that are read of an answer which is an error."""
+ERROR_SECONDS: Final = 10.0
+"""How long the rest of an answer that is an error is waited for: its status says most of it."""
 DRAIN_SECONDS: Final = 0.1
 """How long the end of a body is waited for once the protocol's own end has come: about what a new connection would cost."""
 MAX_INFLATED: Final = 16 * 1024 * 1024
@@ -215,7 +217,7 @@ class _Exchange:
         import httpx2
 
         body = bytearray()
-        with trio.move_on_at(self._deadline):
+        with trio.move_on_at(min(self._deadline, trio.current_time() + ERROR_SECONDS)):
             try:
                 async for piece in pieces:
                     body += self._plain(piece)

@@ -254,6 +254,8 @@ def _date_ms(text: str | None) -> int | None:
         return None
 
 
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
@@ -317,7 +319,8 @@ def _sentence(type: str, where: str, detail: str) -> str:
 
 
 def _one_line(text: str, limit: int) -> str:
-    line = " ".join(well_formed(text[: 4 * limit]).split())
+    """What fits of the text, without anything that a terminal would obey."""
+    line = _CONTROL.sub("", " ".join(well_formed(text[: 4 * limit]).split()))
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
