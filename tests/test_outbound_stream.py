@@ -15,10 +15,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from trio_websocket import wrap_client_stream, wrap_server_stream
 
 from steerway.actors.gateway.frames import close_frame, server_frame
+from steerway.actors.gateway.portions import MAX_FRAMES
 from steerway.actors.gateway.stream import LOW_WATER, STALL_SECONDS, Stream
 from steerway.actors.published import Outbound
 from steerway.protocol.codec import JSON, MSGPACK
-from support.gateway import CLOSE, RawPeer
+from support.gateway import CLOSE, RawPeer, client_frame
 
 MIB = 1024 * 1024
 
@@ -303,3 +304,27 @@ async def test_a_peer_that_does_not_trust_the_certificate_ends_the_handshake() -
         nursery.start_soon(distrust)
         with pytest.raises(trio.BrokenResourceError):
             await stream.handshake()
+
+
+async def test_a_flood_of_tiny_frames_is_handed_over_in_portions_and_others_have_their_turn_between() -> None:
+    async with pair() as ends:
+        flood = client_frame(b"", first=0x00) * 1_000
+        await ends.peer.send(flood)
+        turns = 0
+
+        async def take_turns() -> None:
+            nonlocal turns
+            while True:
+                await trio.lowlevel.checkpoint()
+                turns += 1
+
+        portions: list[bytes] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take_turns)
+            while sum(map(len, portions)) < len(flood):
+                portions.append(await ends.stream.receive_some())
+            nursery.cancel_scope.cancel()
+        assert b"".join(portions) == flood
+        assert ends.stream.received == len(flood)
+        assert max(map(len, portions)) == MAX_FRAMES * 6
+        assert turns >= len(portions) - 1

@@ -8,6 +8,7 @@ Rules (known traps of the house; ruling B7):
 - After a close frame no data frame leaves. `aclose` says goodbye: it sends the close frame that has not passed yet,
   shuts down writing, and reads and drops for a moment, so that the frame arrives instead of a reset.
 - TLS is an `SSLObject` with memory buffers in front of the queue, so that the same holds for it.
+- What comes in is handed over in portions of so many frames, so that no peer can hold the loop up with tiny ones.
 - The stream knows trio and the frame header, and nothing else of the gateway.
 
 It is longer than most modules because one object must decide about every byte: queue, encryption and goodbye share its state.
@@ -33,6 +34,7 @@ from .frames import (
     close_frame,
     server_frame,
 )
+from .portions import Portions
 
 HIGH_WATER = 256 * 1024
 """Bytes queued from which `send_all` waits for room with a data frame."""
@@ -83,7 +85,8 @@ class Stream(trio.abc.Stream):
         self._wake = trio.Event()
         self._drained = trio.Event()
         self._head = b""  # replayed first
-        self._early = b""  # what the peer sent behind its head
+        self._early = b""  # what the peer sent behind its head, or beyond a portion, and nobody has taken yet
+        self._portions: Portions | None = None
         self._gate: trio.Event | None = None
         self._close_code: Callable[[], int | None] | None = None
         self._close: tuple[int, str] | None = None
@@ -256,6 +259,7 @@ class Stream(trio.abc.Stream):
         self.codec = codec
         self.framing = "websocket-binary" if codec.binary else "websocket-text"
         self._close_code = close_code
+        self._portions = Portions()
         if self._gate is not None:
             self._gate.set()
 
@@ -334,14 +338,23 @@ class Stream(trio.abc.Stream):
         if self._early:
             await trio.lowlevel.checkpoint()
             data, self._early = self._early, b""
-            return data
+            return self._portion(data)
         limit = max_bytes or _RECEIVE_BYTES
         data = await (self._receive_raw(limit) if self._tls is None else self._receive_tls(self._tls, limit))
         self.received += len(data)
         if self._allowance is not None and self.received > self._allowance:
             self.close_with(CLOSE_TOO_BIG, "Too much was sent without the token.")
             raise trio.BrokenResourceError
-        return data
+        return self._portion(data)
+
+    def _portion(self, data: bytes) -> bytes:
+        if self._portions is None:
+            return data
+        size = self._portions.first(data)
+        if size == len(data):
+            return data
+        self._early = data[size:]
+        return data[:size]
 
     async def aclose(self) -> None:
         """Say goodbye and close: at most `GOODBYE_SECONDS` and `LINGER_SECONDS`, also when cancelled. Idempotent."""
