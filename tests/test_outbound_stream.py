@@ -315,8 +315,8 @@ async def test_a_flood_of_tiny_frames_is_handed_over_in_portions_and_others_have
         async def take_turns() -> None:
             nonlocal turns
             while True:
-                await trio.lowlevel.checkpoint()
                 turns += 1
+                await trio.lowlevel.checkpoint()
 
         portions: list[bytes] = []
         async with trio.open_nursery() as nursery:
