@@ -3,53 +3,38 @@
 Rules (semantics, "Session Drain" and "Safe Provider-Turn Boundary"):
 - One loop. At each boundary all pending steers are promoted in admission order; if there is none and the last turn needs no
   continuation, one queued prompt is. With nothing to promote, nothing to continue and no forced turn, the drain rests.
-- Agent, model and location are sampled anew for each turn. The boundary's transaction expects the revision that was sampled;
-  if it moved on, the transaction changes nothing and the boundary starts over (ruling A14).
 - The drain looks at the doorbell before it reads the inbox, and once more before it gives up ownership.
 - A boundary that cannot be passed (no model, unknown agent, location gone, incomplete first baseline) fails the drain and
   leaves the input pending.
 - A control item at the head of the inbox is done before the next boundary; input behind it waits.
 - A request that would not fit, or that the provider found too large, is made smaller once; then the same step begins again,
   without promotion.
-- The request is built from durable state, of which a drain knows what it has read before (`History`), and leaves after its
-  attempt is recorded: with the promotions where it surely fits. Promoted input resets the allowance of
-  steps; retries consume none.
+- The request leaves after its attempt is recorded. Promoted input resets the allowance of steps; retries consume none.
 - After a cut answer the drain goes on with a new turn, within the same budget of retries.
 - A drain never raises: it returns its outcome.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 import trio
-from msgspec import structs
 
-from ...protocol.llm.invariants import RequestInvariantError
-from ...protocol.llm.request import LLMRequest
-from ...protocol.llm.transcript import estimate, tokens
 from ...protocol.values.errors import ContextUnavailableError, SessionNotFoundError, StorageUnavailableError
-from ...protocol.values.event import TurnStarted
 from ...protocol.values.failure import CONTEXT_UNAVAILABLE, INTERNAL, STORAGE_UNAVAILABLE, Failure
 from ...protocol.values.ids import MessageId, SessionId
-from ...protocol.values.location import Location
 from ...protocol.values.prompt import CompactControl, MoveControl
 from ...protocol.values.session import CompletedOutcome, FailedOutcome, InterruptedOutcome, Outcome
-from ...storage.history import Stretch
 from ...storage.reader import Reader
 from ...storage.sessions import SessionRecord
-from ..agents import Agent
-from ..context.observing import Observing
 from ..logs import Logger
-from ..models.catalog import ModelInfo
-from ..tools.registry import ToolSet
 from . import recovery
-from .boundary import BoundaryFailure, baseline_of, invalid_history, nearby, observe, request_of, select, view_of
-from .compaction import Compactor, ceiling
+from .boundary import BoundaryFailure, select
+from .compaction import Compactor
 from .controls import Delivery
-from .history import LONG_STRETCH, History
 from .journal import SessionJournal
-from .promotion import CONTINUE_INSTRUCTION, CUT_INSTRUCTION, Promotion
+from .passage import GoesOn, Passage, Passed
+from .promotion import CUT_INSTRUCTION
 from .requests import Requests
 from .retry import RetryBudget
 from .services import Services
@@ -115,8 +100,7 @@ class Drain:
         self._scope = trio.CancelScope()
         self._budget = RetryBudget(services.random)
         self._step = 0
-        self._history = services.histories.take(session_id)
-        self._switched = trio.Event()
+        self._passage = Passage(services, session_id, self._budget, owner.promoted)
         self.stop_reason: Literal["user", "shutdown"] = "shutdown"
         """A cancellation that nobody asked this drain for is the end of its actor, not a user's interrupt."""
         self.journal = SessionJournal(services, session_id)
@@ -136,7 +120,7 @@ class Drain:
 
     def switched(self) -> None:
         """Another model was selected; a back-off ends."""
-        self._switched.set()
+        self._passage.switched.set()
 
     async def run(self) -> Outcome:
         """See the session through until rest, failure or interrupt."""
@@ -166,8 +150,9 @@ class Drain:
             return FailedOutcome(error=Failure(type=INTERNAL, message=message))
         finally:
             self.turn = None
-            if self._history is not None:
-                self._services.histories.put(self._session_id, self._history)
+            if self.unsettled:
+                self._passage.forget()
+            self._passage.rest()
         if self.stop_reason == "user":
             with trio.CancelScope(shield=True):
                 await self._mark_interrupted()
@@ -190,7 +175,7 @@ class Drain:
         if self.unsettled:
             await recovery.settle(self._services, self._session_id)
             self.unsettled = False
-        goes_on = _GoesOn(forced=self._forced)
+        goes_on = GoesOn(forced=self._forced)
         while True:
             self._owner.looked()
             if self._owner.control_first and not goes_on.hold:
@@ -198,7 +183,7 @@ class Drain:
                 continue
             passed = None
             if goes_on or self._owner.has_pending:
-                passed = await self._boundary(goes_on)
+                passed = await self._passage.through(goes_on, self._step)
             if passed is None:
                 if self._owner.at_rest():
                     continue
@@ -206,38 +191,34 @@ class Drain:
                 return
             goes_on = await self._step_of(passed, made_smaller=goes_on.hold)
 
-    async def _step_of(self, passed: _Passed, *, made_smaller: bool) -> _GoesOn:
+    async def _step_of(self, passed: Passed, *, made_smaller: bool) -> GoesOn:
         """Make the request fit, or run its turn; what follows from it."""
+        self._step = passed.step
         turn = self._turn(passed, recoverable=not made_smaller)
         try:
-            request = self._request(passed)
+            request = self._passage.request(passed)
         except BoundaryFailure as failure:
             if passed.begun is not None:
                 await turn.refuse(failure.failure)
             raise
-        if passed.begun is None and not made_smaller and await self._relieved(passed):
-            return _GoesOn(continuing=True, hold=True)
+        if passed.excess > 0 and not made_smaller and await self._compactor.relieve(passed.excess, passed.model):
+            self._passage.forget()  # pruning changes what was taken up
+            return GoesOn(continuing=True, hold=True)
         self.turn = turn
         try:
-            return _GoesOn(continuing=await turn.run(request))
+            return GoesOn(continuing=await turn.run(request))
         except TurnFailure as failure:
             if failure.superseded:
                 self._step -= 1  # a retry uses up no step, also where it is a turn of its own
-                return _GoesOn(continuing=True)
+                return GoesOn(continuing=True)
             if failure.again:
                 self._step -= 1
-                return _GoesOn(continuing=True, instruction=CUT_INSTRUCTION)
+                return GoesOn(continuing=True, instruction=CUT_INSTRUCTION)
             if failure.overflow and not made_smaller and await self._compactor.recover(passed.model):
-                return _GoesOn(continuing=True, hold=True)
+                return GoesOn(continuing=True, hold=True)
             raise
         finally:
             self._owner.turn_ended()
-
-    async def _relieved(self, passed: _Passed) -> bool:
-        if passed.room is None or passed.room >= 0:
-            return False
-        self._history = None  # pruning changes what was taken up
-        return await self._compactor.relieve(-passed.room, passed.model)
 
     async def _deliver(self) -> None:
         """Do what the control item at the head of the inbox asks."""
@@ -268,106 +249,15 @@ class Drain:
     @property
     def model_was_switched(self) -> bool:
         """Whether another model was selected since the turn was sampled."""
-        return self._switched.is_set()
+        return self._passage.switched.is_set()
 
     async def model_switched(self) -> None:
         """Until another model is selected."""
-        await self._switched.wait()
-
-    # --- the Safe Provider-Turn Boundary -----------------------------------------------------------------------------
-
-    async def _boundary(self, goes_on: _GoesOn) -> _Passed | None:
-        """Sample, observe, promote, and take up what is new in history; None when there is nothing to answer."""
-        services, session_id, storage = self._services, self._session_id, self._services.storage
-        instruction = goes_on.instruction
-        while True:
-            self._switched = trio.Event()
-            known = None if self._history is None else self._history.mark
-            view = await storage.read(view_of(session_id, known))
-            agent, model = await select(services, view.record, self._budget)
-            history = await self._follow(view.stretch, model)
-            if goes_on.forced and history.assistant_had_the_last_word:
-                instruction = CONTINUE_INSTRUCTION
-            tools = services.tools.materialise(view.record.session.location, agent.name, agent.rules)
-            admitted = await observe(services, view, agent, Observing(diagnose=services.diagnose))
-            frame = request_of(session_id, agent, model, tools, baseline=baseline_of(admitted, view.active))
-            assistant = services.ids.message()
-            promotion = Promotion(
-                services,
-                session_id,
-                revision=view.record.revision,
-                epoch=view.active,
-                admitted=admitted,
-                nearby=await nearby(services, view),
-                forced=goes_on.forced,
-                continuing=goes_on.continuing,
-                hold=goes_on.hold,
-                instruction=instruction,
-                step=self._step,
-                steps=agent.steps,
-                known=history.mark,
-                room=None if goes_on.hold else self._room(model, frame, history),
-                started=TurnStarted(assistant_message_id=assistant, agent=agent.name, model=model.ref, attempt=1),
-            )
-            promoted = await storage.commit(promotion)
-            self._owner.promoted(promotion.promoted)
-            if promoted is None:
-                continue
-            if not promoted:
-                return None
-            self._step = promotion.step
-            if not promotion.begun:
-                stretch = promotion.stretch or (await storage.read(view_of(session_id, history.mark))).stretch
-                history = await self._follow(stretch, model)
-            return _Passed(
-                view.record.session.location,
-                agent,
-                model,
-                tools,
-                structs.replace(frame, tool_choice="none") if promotion.last_step else frame,
-                assistant,
-                room=self._room(model, frame, history),
-                last_step=promotion.last_step,
-                begun=promotion.stretch if promotion.begun else None,
-            )
-
-    def _room(self, model: ModelInfo, frame: LLMRequest, history: History) -> int | None:
-        """How many tokens may be added to the history before something is done about it; None without a limit."""
-        limit = ceiling(self._services, model)
-        return None if limit is None else limit - estimate(frame) - tokens(history.size)
-
-    async def _follow(self, stretch: Stretch, model: ModelInfo) -> History:
-        """The drain's history, made for that model, with the stretch taken up."""
-        history = self._history
-        if history is None or not history.serves(model):
-            history = self._history = History(self._services.models, model)
-        if not history.follows(stretch):
-            stretch = await self._services.storage.read(lambda reader: reader.stretch(self._session_id, None))
-        try:
-            if len(stretch.messages) > LONG_STRETCH:
-                await self._services.blocking.run(lambda: history.extend(stretch))
-            else:
-                history.extend(stretch)
-        except RequestInvariantError as error:
-            raise invalid_history(error) from error
-        return history
+        await self._passage.switched.wait()
 
     # --- the turn ----------------------------------------------------------------------------------------------------
 
-    def _request(self, passed: _Passed) -> LLMRequest:
-        """The request of the turn, from durable state. Raises `BoundaryFailure`."""
-        history = self._history
-        if history is None:
-            raise AssertionError("a boundary that was passed has a history")
-        try:
-            if passed.begun is not None:
-                history.extend(passed.begun)
-            messages = history.messages()
-        except RequestInvariantError as error:
-            raise invalid_history(error) from error
-        return structs.replace(passed.frame, messages=messages)
-
-    def _turn(self, passed: _Passed, *, recoverable: bool) -> Turn:
+    def _turn(self, passed: Passed, *, recoverable: bool) -> Turn:
         services = self._services
         return Turn(
             services,
@@ -384,39 +274,5 @@ class Drain:
             last_step=passed.last_step,
             recoverable=recoverable and services.compaction.auto,
             begun=passed.begun is not None,
-            conversation=None if self._history is None else self._history.conversation,
+            conversation=self._passage.conversation,
         )
-
-
-class _Passed(NamedTuple):
-    """A boundary that was passed: what its turn runs with.
-
-    `frame` is the request without its messages, `room` the tokens that might be added to the history; it may be negative.
-    `begun`: the first attempt is recorded, and this is what the history has to take up before its request. No await may come
-    between that record and the turn, which sees to its end.
-    """
-
-    location: Location
-    agent: Agent
-    model: ModelInfo
-    tools: ToolSet
-    frame: LLMRequest
-    assistant: MessageId
-    room: int | None
-    last_step: bool
-    begun: Stretch | None
-
-
-class _GoesOn(NamedTuple):
-    """What the next boundary is there for, beside the inbox.
-
-    `hold`: the same step of the turn before, whose request was made smaller; nothing is promoted.
-    """
-
-    forced: bool = False
-    continuing: bool = False
-    hold: bool = False
-    instruction: str | None = None
-
-    def __bool__(self) -> bool:
-        return self.forced or self.continuing
