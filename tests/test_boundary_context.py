@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import pytest
+import trio
 
-from steerway import ContextSource, Location, Unavailable, codec_of
+from steerway import ContextSource, Location, SystemContext, Unavailable, codec_of
 from steerway.actors.configuration import Agent, PermissionRule
+from steerway.actors.context.source import ContextKeyError
 from steerway.protocol.values import (
     CONTEXT_INVALID,
     CONTEXT_UNAVAILABLE,
@@ -335,13 +338,20 @@ async def test_a_stored_snapshot_that_is_none_fails_the_boundary_and_sends_nothi
 
 
 async def test_a_key_of_two_sources_and_an_empty_text_fail_the_boundary_by_name(tmp_path: Path) -> None:
-    fact = Fact("api/branch")
+    fact = Fact("acme/twice")
     blank = Fact("acme/blank", value=" ")
     blank.source = dataclasses.replace(blank.source, baseline=str)
+
+    async def again(_: Location) -> SystemContext:
+        await trio.lowlevel.checkpoint()
+        return SystemContext.make(fact.source) if twice else SystemContext.empty
+
+    twice = True
     async with scripted_house(tmp_path) as house:
         session = await house.session()
-        await house.runtime.context.put(session, "branch", "main")
+        house.runtime.context.produce("acme/again", again)
         for source in (fact.source, blank.source):
+            twice = source is fact.source
             with house.runtime.context.register(source):
                 outcome = await house.ask(session, "Hello")
                 assert isinstance(outcome, FailedOutcome)
@@ -351,6 +361,21 @@ async def test_a_key_of_two_sources_and_an_empty_text_fail_the_boundary_by_name(
         assert house.provider.requests == []
         assert await house.ask(session, "Hello again") == CompletedOutcome()
         assert len(said(house.provider.requests[-1])) == 3
+
+
+async def test_a_source_of_the_runtimes_own_is_refused_at_registration_and_by_name_at_the_boundary(tmp_path: Path) -> None:
+    async def produce(_: Location) -> SystemContext:
+        await trio.lowlevel.checkpoint()
+        return SystemContext.make(Fact("api/branch").source)
+
+    async with scripted_house(tmp_path) as house:
+        with pytest.raises(ContextKeyError, match="reserved"):
+            house.runtime.context.register(Fact("core/date").source)
+        session = await house.session()
+        with house.runtime.context.produce("acme/all", produce):
+            outcome = await house.ask(session, "Hello")
+            assert isinstance(outcome, FailedOutcome)
+            assert (outcome.error.type, "'api/branch' is reserved" in outcome.error.message) == (CONTEXT_INVALID, True)
 
 
 async def test_a_value_that_cannot_be_decoded_any_more_begins_a_new_epoch(tmp_path: Path) -> None:

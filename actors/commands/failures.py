@@ -26,7 +26,7 @@ _ADVICE: Final = {
     "ModelNotSelectedError": "Say `--model demo/demo` to try it.",
     "SessionNotFoundError": "`steerway sessions list` shows those there are.",
     "UnauthorizedError": _TOKEN_FILE,
-    "StoreInUseError": "{server} To take over from an owner that does not answer is --take-over (of serve and run).",
+    "StoreInUseError": "{server} --take-over (of serve and run) goes past an owner that does not answer.",
     "ServiceUnavailableError": "Try again when the server is up again.",
     "SubscriberOverflowError": "Run the command again.",
 }
@@ -94,8 +94,8 @@ def _local_server() -> str:
     try:
         url, _ = read_local()
     except ClientError:
-        return "If it is a server, it is asked with --url."
-    return f"If it is the server of this machine, it is asked with `--url {url}`."
+        return "If it is a server, --url asks it."
+    return f"If it is the server of this machine, `--url {url}` asks it."
 
 
 def _weight(error: BaseException) -> int:
