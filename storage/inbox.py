@@ -31,7 +31,6 @@ _ADMISSION = (
 _FIND = f"{_ADMISSION} WHERE i.id = ?"
 _WAITING = "i.session = (SELECT key FROM session WHERE id = ?) AND i.promoted_seq IS NULL AND i.withdrawn_seq IS NULL"
 _PENDING = f"{_ADMISSION} WHERE {_WAITING} ORDER BY i.admitted_seq"
-_COUNT = f"SELECT count(*) FROM inbox i WHERE {_WAITING}"  # noqa: S608 - put together from constants
 
 
 def find(cursor: Cursor, message_id: MessageId) -> Admission | None:
@@ -74,11 +73,6 @@ def pending_control(cursor: Cursor, session_id: SessionId, kind: ControlKind) ->
             case _:
                 pass
     return None
-
-
-def pending_count(cursor: Cursor, session_id: SessionId) -> int:
-    """How many items wait."""
-    return int(cursor.execute(_COUNT, (session_id,)).fetchall()[0][0])
 
 
 def is_taken(cursor: Cursor, message_id: MessageId) -> bool:

@@ -312,11 +312,6 @@ class Transaction:
         self._check()
         return sessions.find(self._cursor, session_id)
 
-    def exists(self, session_id: SessionId) -> bool:
-        """Whether there is such a session."""
-        self._check()
-        return self._keys.session(session_id) is not None
-
     def head(self, session_id: SessionId) -> int:
         """Sequence of the session's last event. Raises `SessionNotFoundError`."""
         self._check()
@@ -381,11 +376,6 @@ class Transaction:
         """What waits in the inbox, in admission order."""
         self._check()
         return inbox.pending(self._cursor, session_id)
-
-    def pending_count(self, session_id: SessionId) -> int:
-        """How many items wait."""
-        self._check()
-        return inbox.pending_count(self._cursor, session_id)
 
     def unfinished(self, session_id: SessionId) -> Unfinished:
         """What recovery has to settle: open turns, fragments, calls and requests."""

@@ -14,7 +14,6 @@ import apsw
 
 from ..protocol.operations import ListMessages, ListSessions
 from ..protocol.values import (
-    Admission,
     CompactionMessage,
     ContextEntry,
     Message,
@@ -28,12 +27,10 @@ from ..protocol.values.errors import MessageNotFoundError, StorageUnavailableErr
 from ..protocol.values.ids import RequestId
 from ..protocol.values.permission import PermissionRequest, SavedPermission
 from ..protocol.values.question import QuestionRequest
-from ..protocol.values.session import PromptOutcome
 from . import approvals, attempts, entries, epochs, history, inbox, leftovers, messages, pages, requests, sessions
 from .attempts import TurnRecord
 from .epochs import EpochRecord
 from .history import Mark, Stretch
-from .leftovers import Unfinished
 from .pages import Weigh, weigh_stored
 from .requests import RequestState
 from .sessions import SessionRecord
@@ -97,10 +94,6 @@ class Reader:
         with self._snapshot():
             self.head(session_id)
             return inbox.pending(self._cursor, session_id)
-
-    def find_prompt(self, message_id: MessageId) -> Admission | None:
-        """The receipt of the prompt with that id, in whatever session and whatever became of it."""
-        return inbox.find(self._cursor, message_id)
 
     # --- history ---
 
@@ -205,14 +198,6 @@ class Reader:
         """The Provider Turn that started last, or None."""
         return attempts.last_turn(self._cursor, session_id)
 
-    def prompt_outcome(self, session_id: SessionId, message_id: MessageId) -> PromptOutcome | None:
-        """What became of a prompt (ruling C3): the end of the first turn after its promotion that needs no continuation.
-
-        None while it waits or is being answered, and for a prompt this session never had.
-        """
-        with self._snapshot():
-            return attempts.prompt_outcome(self._cursor, session_id, message_id)
-
     # --- requests ---
 
     def find_request(self, request_id: RequestId) -> RequestState | None:
@@ -238,11 +223,6 @@ class Reader:
         return approvals.saved(self._cursor, directory)
 
     # --- recovery ---
-
-    def unfinished(self, session_id: SessionId) -> Unfinished:
-        """What the session's turns left open."""
-        with self._snapshot():
-            return leftovers.unfinished(self._cursor, session_id)
 
     def unfinished_sessions(self) -> list[SessionId]:
         """Sessions with an open turn, fragment, call or request, found through partial indexes (ruling B5)."""

@@ -21,7 +21,7 @@ from steerway.storage.database import open_reader
 from steerway.storage.ownership import check_file_system, file_system_of
 from steerway.storage.rebuild import rebuild_check
 from steerway.storage.schema import Migration, load_migrations, migrate
-from support.stores import admitted, append, commit, open_store, raw, session_created
+from support.stores import admitted, append, commit, open_store, raw, session_created, there
 
 S = SessionId("ses_1")
 
@@ -210,7 +210,7 @@ def test_taking_over_fences_the_former_owner(tmp_path: Path) -> None:
     assert code != 0
     assert "StoreInUseError" in err
     assert "taken the store over" in err
-    assert not commit(database, lambda transaction: transaction.exists(SessionId("ses_held")))
+    assert not commit(database, there(SessionId("ses_held")))
     third = subprocess.run(
         [sys.executable, "-c", OTHER_PROCESS, str(path), "hold"],
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},

@@ -168,7 +168,7 @@ def test_an_open_turn_is_not_copied(store: Database) -> None:
     fork(store)
     assert [type(message) for message in history(store, CHILD)[3:]] == [UserMessage]
     reader = store.open_reader()
-    assert not reader.unfinished(CHILD)
+    assert not commit(store, lambda transaction: transaction.unfinished(CHILD))
     assert reader.unanswered_sessions() == [S]
     reader.close()
     append(store, S, TurnInterrupted(assistant_message_id=RUNNING, reason="user"))

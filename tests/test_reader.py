@@ -37,6 +37,7 @@ from steerway.protocol.values import (
 )
 from steerway.protocol.values.errors import InvalidCursorError, InvalidRequestError, SessionNotFoundError
 from steerway.protocol.values.ids import RequestId
+from steerway.storage import inbox, leftovers
 from steerway.storage.attempts import TurnRecord
 from steerway.storage.database import Database
 from steerway.storage.journal import Transaction
@@ -325,10 +326,8 @@ def test_no_read_transaction_outlives_a_call(fresh: tuple[Database, Reader]) -> 
     queries: list[Callable[[], object]] = [
         lambda: reader.events_page(S, 0, limit=1),
         lambda: reader.events_page(S, 0, size=1),
-        lambda: reader.find_prompt(MessageId("msg_1")),
         lambda: reader.sessions_page(ListSessions(limit=1)),
         lambda: reader.history(S),
-        lambda: reader.prompt_outcome(S, MessageId("msg_1")),
         lambda: reader.messages_page(ListMessages(session_id=S, cursor=PageCursor("nonsense"))),
         lambda: reader.record(NONE),
     ]
@@ -401,12 +400,12 @@ READS: list[Callable[[Reader], object]] = [
     lambda reader: reader.unfinished_sessions(),
     lambda reader: reader.unanswered_sessions(),
     lambda reader: reader.pending(S),
-    lambda reader: reader.find_prompt(MessageId("msg_1")),
+    lambda reader: inbox.find(raw_cursor(reader), MessageId("msg_1")),
     lambda reader: reader.history(S),
     lambda reader: reader.events_page(S, 0),
     lambda reader: reader.messages_page(ListMessages(session_id=S)),
     lambda reader: reader.last_turn(S),
-    lambda reader: reader.unfinished(S),
+    lambda reader: leftovers.unfinished(raw_cursor(reader), S),
     lambda reader: reader.family(S),
     lambda reader: reader.find_request(RequestId("per_1")),
     lambda reader: reader.permission_requests(),

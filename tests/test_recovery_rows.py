@@ -68,11 +68,7 @@ def checkpoint(database: Database, texts: dict[Any, str], session_id: SessionId 
 
 
 def unfinished(database: Database, session_id: SessionId = S) -> Unfinished:
-    reader = database.open_reader()
-    try:
-        return reader.unfinished(session_id)
-    finally:
-        reader.close()
+    return commit(database, lambda transaction: transaction.unfinished(session_id))
 
 
 def turn(database: Database) -> AssistantMessage | None:
@@ -208,7 +204,6 @@ def test_a_turn_may_end_while_it_waits_for_a_retry(store: Database, path: Path, 
     message = reader.message(S, ANSWER)
     assert isinstance(message, AssistantMessage)
     assert (message.retry, message.completed) == (None, 1_000)
-    assert reader.prompt_outcome(S, ASKED) == outcome
     reader.close()
     assert commit(store, lambda transaction: transaction.prompt_outcome(S, ASKED)) == outcome
     with pytest.raises(IllegalEventError):

@@ -111,7 +111,11 @@ def test_an_open_permission_request_is_found_by_anybody(store: Database, reader:
     assert commit(store, lambda transaction: transaction.open_permissions(S)) == [expected]
     assert commit(store, lambda transaction: transaction.permission(PERMISSION)) == expected
     assert reader.find_request(PERMISSION) == RequestState(PERMISSION, S, "permission", None)
-    assert reader.unfinished(S).requests == (RequestState(PERMISSION, S, "permission", None),)
+    assert left_open(store) == (RequestState(PERMISSION, S, "permission", None),)
+
+
+def left_open(database: Database) -> tuple[RequestState, ...]:
+    return commit(database, lambda transaction: transaction.unfinished(S)).requests
 
 
 def test_an_open_question_is_found_by_anybody(store: Database, reader: Reader) -> None:
@@ -121,7 +125,7 @@ def test_an_open_question_is_found_by_anybody(store: Database, reader: Reader) -
     )
     assert reader.question_requests() == reader.question_requests(S) == [expected]
     assert commit(store, lambda transaction: transaction.open_questions(S)) == [expected]
-    assert reader.unfinished(S).requests == (RequestState(QUESTION, S, "question", None),)
+    assert left_open(store) == (RequestState(QUESTION, S, "question", None),)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,7 @@ def test_a_request_has_one_end(store: Database, reader: Reader, asked: Any, end:
     state = commit(store, lambda transaction: transaction.request(asked.request_id))
     assert state == reader.find_request(asked.request_id)
     assert state.end == reply
-    assert (reader.permission_requests(), reader.question_requests(), reader.unfinished(S).requests) == ([], [], ())
+    assert (reader.permission_requests(), reader.question_requests(), left_open(store)) == ([], [], ())
     with pytest.raises(IllegalEventError):
         append(store, S, end)
 

@@ -16,7 +16,7 @@ from steerway.storage.journal import Transaction
 from steerway.storage.projectors import IllegalEventError
 from steerway.storage.rebuild import rebuild_check
 from steerway.storage.writer import Committed, Member, Refused
-from support.stores import admitted, append, appending, commit, event, open_store, promoted, raw, session_created
+from support.stores import admitted, append, appending, commit, event, open_store, promoted, raw, session_created, there
 
 S = SessionId("ses_1")
 
@@ -102,7 +102,7 @@ def test_a_session_whose_creation_failed_is_not_remembered(store: Database) -> N
         transaction.append(other, [event(session_created())])
         raise MemberError
 
-    after = Member(lambda transaction: transaction.exists(other))
+    after = Member(there(other))
     answers = store.writer.commit([Member(work), after])
     assert answers[1] == Committed(result=False, events=())
 

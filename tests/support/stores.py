@@ -24,6 +24,7 @@ from steerway.protocol.values import (
     SessionId,
     TurnStarted,
 )
+from steerway.protocol.values.errors import SessionNotFoundError
 from steerway.storage.connections import Synchronous
 from steerway.storage.copying import Fork
 from steerway.storage.database import Database, Owner
@@ -108,6 +109,19 @@ def promoted(message_id: MessageId, text: str = "Hello", time: int = 1_000) -> P
 
 def started(assistant_message_id: MessageId, attempt: int = 1) -> TurnStarted:
     return TurnStarted(assistant_message_id=assistant_message_id, agent="build", model=MODEL, attempt=attempt)
+
+
+def there(session_id: SessionId) -> Callable[[Transaction], bool]:
+    """Work that says whether there is such a session."""
+
+    def work(transaction: Transaction) -> bool:
+        try:
+            transaction.head(session_id)
+        except SessionNotFoundError:
+            return False
+        return True
+
+    return work
 
 
 def raw(path: Path, statements: str) -> list[tuple[Any, ...]]:
