@@ -9,6 +9,7 @@ from trio.testing import MockClock
 from steerway.actors.configuration import Configuration, ConfigurationError, Model, ModelSelection, Provider, Store
 from steerway.actors.models import Models
 from steerway.protocol.values import (
+    PROVIDER_OVERLOADED,
     SUPERSEDED,
     CompletedOutcome,
     FailedOutcome,
@@ -18,8 +19,8 @@ from steerway.protocol.values import (
     TurnFailed,
     TurnStarted,
 )
-from support.answers import answer, status, text, tool_call
-from support.house import open_house
+from support.answers import answer, event, status, stream, text, tool_call
+from support.house import open_house, said
 from support.provider import Provider as ScriptedProvider
 from support.provider import open_provider
 from support.tools import HeldTool, printing_tool
@@ -116,3 +117,22 @@ def test_a_fallback_that_names_no_model_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigurationError) as caught:
         Models(Configuration(models=ModelSelection(fallback=("nothing",))), {})
     assert caught.value.key == "models.fallback"
+
+
+async def test_an_overload_in_the_middle_of_an_answer_asks_the_next_model_at_once(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    overloaded = stream(text("The first half"), event({"error": {"type": "overloaded_error", "message": "Overloaded"}}))
+    async with (
+        open_provider(overloaded, answer(text("the second half"))) as provider,
+        open_house(provider, tmp_path, settings=settings(provider, "p/b")) as house,
+    ):
+        session = await house.session()
+        begun = trio.current_time()
+        assert await house.ask(session, "Hello") == CompletedOutcome()
+        assert trio.current_time() == begun
+        assert [request.model for request in provider.requests] == ["a", "b"]
+        assert ("assistant", "The first half") in said(provider.requests[1])
+        assert await house.data(session, RetryScheduled) == []
+        (failed,) = await house.data(session, TurnFailed)
+        assert (failed.error.type, failed.continues) == (PROVIDER_OVERLOADED, True)

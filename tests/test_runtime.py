@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from steerway import connect, open_runtime
 from steerway.actors.blocking import Threads
-from steerway.actors.session import drain as drain_module
+from steerway.actors.session import passage as passage_module
 from steerway.protocol.values import (
     AssistantMessage,
     FailedOutcome,
@@ -301,7 +301,7 @@ async def test_a_defect_in_a_drain_is_one_failed_drain(tmp_path: Path, monkeypat
     async with scripted_house(tmp_path) as house:
         session = await house.session()
         with monkeypatch.context() as patch:
-            patch.setattr(drain_module.Drain, "_boundary", broken)
+            patch.setattr(passage_module.Passage, "through", broken)
             with capture_logs() as logs:
                 outcome = await house.ask(session, "Hello")
         assert isinstance(outcome, FailedOutcome)

@@ -240,7 +240,8 @@ class Response:
 
     def _called(self, event: llm.ToolCall) -> tuple[Call, Answer[None]] | None:
         begun = event.id in self._inputs
-        if not self._fits(_size_of(event.metadata) + (0 if begun else PART_SIZE + len(event.name) + len(event.raw))):
+        size = _size_of(event.metadata) + len(event.provider_call_id)
+        if not self._fits(size + (0 if begun else PART_SIZE + len(event.name) + len(event.raw))):
             return None
         call = self._inputs.pop(event.id) if begun else self._new_call(event.name)
         if call.input_open:

@@ -220,7 +220,8 @@ class Turn:
             attempt += 1
             if self._response.has_output:
                 self._close_parts()
-                await self._back_off(attempt, delay, end)
+                if not self._fell_back(end):
+                    await self._back_off(attempt, delay, end)
                 return self._terminal(end, continues=True), True
             self._used += end.tokens or NO_TOKENS
             self._paid += self._model.cost(end.tokens)
