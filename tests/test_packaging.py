@@ -340,3 +340,9 @@ for module in pkgutil.walk_packages(steerway.storage.__path__, "steerway.storage
 @pytest.mark.parametrize("name", ["connect", "Client"])
 def test_the_client_loads_no_sqlite(name: str) -> None:
     assert loaded_by(f"import steerway; steerway.{name}") & {"apsw", "sqlite3"} == set()
+
+
+def test_a_runtime_that_logs_nothing_does_not_pay_for_a_console() -> None:
+    """A third of the start was once rich, pygments and asyncio, for log lines that were never written."""
+    program = "from steerway.actors import runtime"
+    assert loaded_by(program) & {"structlog", "rich", "pygments", "asyncio", "httpx2", "click"} == set()

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 import msgspec
-import structlog
 import trio
 from msgspec import Struct
 
@@ -35,6 +34,7 @@ from ...protocol.llm.events import Finished, LLMEvent, ProviderFailed
 from ...protocol.llm.request import HttpRequest
 from ...protocol.values.failure import PROVIDER_NO_ROUTE, Failure
 from ..configuration import ConfigurationError
+from ..logs import Logger
 from .catalog import ModelInfo
 from .transport import credentials
 
@@ -45,7 +45,7 @@ _KEPT_HEADERS: Final = re.compile(r"content-type|retry-after(-ms)?|x-should-retr
 """Headers of a refusal that say what it means; others may tell who was refused."""
 _UNCOMPARED: Final = ("prompt_cache_key",)
 
-_log = structlog.get_logger("steerway.cassettes")
+_log = Logger("steerway.cassettes")
 
 
 class Sent(Struct, frozen=True):
