@@ -4,7 +4,8 @@ Rules:
 - Sessions of 10, 1,000 and 10,000 stored messages get one prompt after another; the provider is a real HTTP server in another
   process that answers 50 deltas in one piece. Counted is the CPU time of the runtime's process for a turn.
 - The raw limit sends a body of the same size through the same HTTP library, made before, and reads the same answer.
-- Beside it stand the steps that see the whole history, each by itself, over the 10,000 messages.
+- Beside it stand the steps of a first turn over the 10,000 messages, which see the whole history, each by itself; and those
+  of a later one, which has kept what it knows and adds an exchange of two.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from stack import Stack, open_stack
 from stored import MODEL, QUESTION, fill
 
 from steerway.actors.session.letters import Admit, Wait
-from steerway.protocol.llm.invariants import check
-from steerway.protocol.llm.lowering import lower
+from steerway.protocol.llm.invariants import Checker, check
+from steerway.protocol.llm.lowering import Lowering, lower
 from steerway.protocol.llm.openai_chat import OpenAIChatAdapter
 from steerway.protocol.llm.request import Generation, LLMRequest, RequestMessage
+from steerway.protocol.llm.transcript import measure as measure_size
 from steerway.protocol.values.ids import SessionId
+from steerway.protocol.values.message import Message
 from steerway.protocol.values.prompt import Prompt
 from steerway.storage.database import open_reader
 from support.bare_reader import open_client
@@ -79,9 +82,34 @@ async def timed(step: Callable[[], object]) -> float:
     return 1e3 * (time.process_time() - begun)
 
 
-def report_steps(found: Medians, names: Sequence[str]) -> list[Finding]:
+class Later:
+    """What a session keeps between its turns, over this history."""
+
+    def __init__(self, adapter: OpenAIChatAdapter, history: Sequence[Message]) -> None:
+        self._lowering, self._checker, self._conversation = Lowering(MODEL), Checker(), adapter.conversation()
+        self._exchange = history[-2:]
+        self._messages: list[RequestMessage] = []
+        self._take(history)
+        self.write()
+
+    def take_up(self) -> None:
+        """An exchange more."""
+        self._take(self._exchange)
+
+    def write(self) -> None:
+        """The request."""
+        self._conversation.write(request_of(tuple(self._messages)))
+
+    def _take(self, messages: Sequence[Message]) -> None:
+        new = self._lowering.extend(messages)
+        self._checker.extend(new)
+        measure_size(new)
+        self._messages += new
+
+
+def report_steps(found: Medians, of: str, names: Sequence[str]) -> list[Finding]:
     """One line a step."""
-    return [beside(f"of 10,000 messages: {name}", ours=f"{found[name]:.1f} ms") for name in names]
+    return [beside(f"{of}: {name}", ours=f"{found[name]:.2f} ms") for name in names]
 
 
 async def measure() -> list[Finding]:
@@ -104,13 +132,20 @@ async def measure() -> list[Finding]:
             history = await stack.storage.read(lambda reader: reader.history(largest))
             messages = lower(history, MODEL)
             reader = open_reader(folder / "sessions.db")
+            known = reader.stretch(largest, None).mark
+            later = Later(adapter, history)
             steps: dict[str, Callable[[], object]] = {
                 "reading and decoding": lambda: reader.history(largest),
                 "lowering": lambda: lower(history, MODEL),
                 "checking": lambda: check(messages),
                 "encoding": lambda: adapter.encode(request_of(messages)),
             }
-            by_step = await interleave({name: partial(timed, step) for name, step in steps.items()})
+            again: dict[str, Callable[[], object]] = {
+                "reading what is new": lambda: reader.stretch(largest, known),
+                "lowering, checking and measuring it": later.take_up,
+                "writing the request": later.write,
+            }
+            by_step = await interleave({name: partial(timed, step) for name, step in {**steps, **again}.items()})
             reader.close()
     lines = [
         beside(
@@ -121,7 +156,11 @@ async def measure() -> list[Finding]:
         )
         for size in SIZES
     ]
-    return [*lines, *report_steps(by_step, list(steps))]
+    return [
+        *lines,
+        *report_steps(by_step, "a first turn over 10,000 messages", list(steps)),
+        *report_steps(by_step, "a later one", list(again)),
+    ]
 
 
 if __name__ == "__main__":
