@@ -8,11 +8,17 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from steerway.actors.blocking import Inline
+from steerway.actors.feed import Feed
+from steerway.actors.session import forking
+from steerway.actors.storage import StorageActor
 from steerway.protocol.values import (
     AssistantMessage,
     CompletedOutcome,
+    IdSource,
     Message,
     MessageId,
+    Session,
     SessionId,
     SyntheticAdded,
     TextPart,
@@ -22,10 +28,14 @@ from steerway.protocol.values import (
 )
 from steerway.protocol.values.errors import MessageNotFoundError, SessionNotFoundError
 from steerway.protocol.values.event import PermissionAsked, SessionForked
+from steerway.storage.copying import Fork
+from steerway.storage.database import Database
+from steerway.storage.reader import Reader
 from support.answers import answer, hold, text, tool_call
-from support.house import OTHER, Ticks, open_house, said, scripted_house
+from support.doctor import assert_healthy
+from support.house import OTHER, Task, Ticks, open_house, said, scripted_house
 from support.provider import open_provider
-from support.stores import append, open_store, raw
+from support.stores import append, open_store, raw, session_created
 from support.tools import HeldTool, ScriptedTool
 
 
@@ -209,30 +219,89 @@ async def test_who_watches_is_told_of_the_fork_and_not_of_what_was_copied(tmp_pa
         assert [event.type for event in watch.events if event.session_id == fork.id] == ["session.created", "session.forked"]
 
 
-async def test_others_are_served_during_a_long_fork_and_one_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+# --- long histories -----------------------------------------------------------------------------------------------
+
+LONG = SessionId("ses_long")
+
+
+def lengthen(database: Database, session: SessionId) -> None:
+    """Five pages of history."""
+    for first in range(0, 2_500, 500):
+        notes = [SyntheticAdded(message_id=MessageId(f"msg_{first + n}"), text="Note.") for n in range(500)]
+        append(database, session, *notes)
+
+
+async def test_others_are_served_during_a_long_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = Ticks()
     async with open_provider() as provider:
         async with open_house(provider, tmp_path, ticks=ticks) as house:
             session, other = await house.session(), await house.session()
         database = open_store(tmp_path / "sessions.db")
-        for first in range(0, 1_500, 500):
-            notes = [SyntheticAdded(message_id=MessageId(f"msg_{first + n}"), text="Note.") for n in range(500)]
-            append(database, session, *notes)
+        lengthen(database, session)
         database.close()
-
-        def hidden() -> int:
-            return raw(tmp_path / "sessions.db", "SELECT count(*) FROM session WHERE hidden = 1")[0][0]
-
         async with open_house(provider, tmp_path, ticks=ticks) as house:
-            given_up = house.task(lambda: house.sessions.fork(session))
-            with trio.fail_after(10):
-                while not hidden():
-                    await trio.lowlevel.checkpoint()
-                await house.sessions.update(other, title="Served meanwhile")
-                assert hidden() == 1
-                assert {one.id for one in (await house.sessions.list()).items} == {session, other}
-                given_up.scope.cancel()
-                while hidden():
-                    await trio.lowlevel.checkpoint()
-            assert {one.id for one in (await house.sessions.list()).items} == {session, other}
-            assert (await house.sessions.fork(session)).head > 1_500
+            updates: list[Task[Session]] = []
+            original = Fork.rename
+
+            def rename(copy: Fork) -> None:
+                if not updates:
+                    updates.append(house.task(lambda: house.sessions.update(other, title="Served")))
+                original(copy)
+
+            monkeypatch.setattr(Fork, "rename", rename)
+            child = await house.sessions.fork(session)
+            await updates[0].result()
+            log = raw(house.path, "SELECT s.id FROM event e JOIN session s ON s.key = e.session ORDER BY e.id DESC LIMIT 2502")
+            written = [row[0] for row in log]
+            update = written.index(other)
+            assert child.id in written[:update], "it did not wait for the end of the fork"
+            assert child.id in written[update:], "nor did the fork wait for it"
+
+
+async def test_a_fork_that_is_given_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = open_store(tmp_path / "sessions.db")
+    append(database, LONG, session_created())
+    lengthen(database, LONG)
+    before = raw(database.path, "SELECT count(*) FROM event")
+    async with trio.open_nursery() as nursery:
+        storage = StorageActor(database, Feed(lambda: 1), Inline())
+        await nursery.start(storage.run)
+        original = Fork.rename
+        hidden: list[int] = []
+
+        def rename(copy: Fork) -> None:
+            hidden.extend(row[0] for row in raw(database.path, "SELECT count(*) FROM session WHERE hidden = 1"))
+            if len(hidden) == 3:
+                scope.cancel()
+            original(copy)
+
+        monkeypatch.setattr(Fork, "rename", rename)
+        with trio.CancelScope() as scope:
+            await forking.fork(storage, Fork(LONG, SessionId("ses_child"), ids=IdSource(lambda: 1, bytes), created=1))
+        assert scope.cancelled_caught
+        assert hidden == [0, 1, 1]
+        storage.close()
+    database.close()
+    assert raw(database.path, "SELECT id FROM session") == [(LONG,)]
+    assert raw(database.path, "SELECT count(*) FROM event") == before
+    assert_healthy(database.path)
+
+
+async def test_a_cancelled_request_gives_its_fork_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scripted_house(tmp_path) as house:
+        session = await house.session()
+        given_up: list[Task[Session]] = []
+        original = Fork.survey
+
+        def survey(copy: Fork, reader: Reader) -> bool:
+            given_up[0].scope.cancel()
+            original(copy, reader)
+            return True  # for as long as anybody wants it
+
+        monkeypatch.setattr(Fork, "survey", survey)
+        given_up.append(house.task(lambda: house.sessions.fork(session)))
+        with trio.fail_after(5):
+            while not given_up[0].done:
+                await trio.lowlevel.checkpoint()
+            await wait_all_tasks_blocked()  # never, while the fork goes on
+        assert [one.id for one in (await house.sessions.list()).items] == [session]

@@ -12,18 +12,17 @@ import trio
 from ...protocol.values.errors import DeclaredError
 from ...protocol.values.session import Session
 from ...storage.copying import Fork
-from .services import Services
+from ..storage import StorageActor
 
 SWEEP_SECONDS = 5.0
 """For tidying up after a copy that ends early; the next opening of the store does the rest."""
 
 
-async def fork(services: Services, copy: Fork) -> Session:
+async def fork(storage: StorageActor, copy: Fork) -> Session:
     """The child, once it is whole. Raises `SessionNotFoundError`, `MessageNotFoundError`, or `StorageUnavailableError`.
 
     Cancelled before the last page is committed, it leaves no child.
     """
-    storage = services.storage
     whole = False
     try:
         while await storage.read(copy.survey):
