@@ -201,19 +201,47 @@ async def test_a_source_gone_without_a_removal_text_begins_a_new_epoch(tmp_path:
 async def test_a_replacement_waits_while_admitted_context_is_unavailable(tmp_path: Path) -> None:
     async with scripted_house(tmp_path) as house:
         fact, other = Fact(removable=False), Fact("acme/other")
+        third = Fact("acme/third")
         contribution = house.runtime.context.register(fact.source)
         house.runtime.context.register(other.source)
+        house.runtime.context.register(third.source)
         session = await house.session()
         await house.ask(session, "one")
         contribution.close()
         other.value = None
+        third.value = "two"
         assert await house.ask(session, "two") == CompletedOutcome()
         first, second = house.provider.requests
         assert baseline(first) == baseline(second)
         assert len(await house.data(session, EpochStarted)) == 1
+        assert [update.text for update in await house.data(session, ContextUpdated)] == ["acme/third is now two"]
+        assert same_prefix(house.provider.requests)
         other.value = "one"
         await house.ask(session, "three")
         assert len(await house.data(session, EpochStarted)) == 2
+
+
+async def test_a_stale_epoch_that_cannot_be_replaced_yet_still_gets_the_updates(tmp_path: Path) -> None:
+    async with scripted_house(tmp_path) as house:
+        lost, other = Fact(), Fact("acme/other")
+        house.runtime.context.register(lost.source)
+        house.runtime.context.register(other.source)
+        session = await house.session()
+        await house.ask(session, "one")
+        await house.sessions.compact(session)
+        await house.sessions.wait(session)
+        lost.value, other.value = None, "two"
+        assert await house.ask(session, "two") == CompletedOutcome()
+        first, blocked = house.provider.requests[0], house.provider.requests[-1]
+        assert baseline(first) == baseline(blocked)
+        assert "acme/other is now two" in said(blocked)[-1][1]
+        lost.value = "one"
+        assert await house.ask(session, "three") == CompletedOutcome()
+        epochs = await house.data(session, EpochStarted)
+        assert [epoch.reason for epoch in epochs] == ["initial", "compaction"]
+        assert baseline(house.provider.requests[-1]) == epochs[1].baseline
+        assert "acme/other is two" in epochs[1].baseline
+        assert not [text for _, text in said(house.provider.requests[-1]) if "is now" in text]
 
 
 async def test_an_update_survives_a_failing_provider_and_is_sent_again_unchanged(tmp_path: Path) -> None:
@@ -342,6 +370,12 @@ async def test_a_key_of_two_sources_and_an_empty_text_fail_the_boundary_by_name(
     blank = Fact("acme/blank", value=" ")
     blank.source = dataclasses.replace(blank.source, baseline=str)
 
+    def failing(value: str) -> str:
+        return value[10]
+
+    broken = Fact("acme/broken")
+    broken.source = dataclasses.replace(broken.source, baseline=failing)
+
     async def again(_: Location) -> SystemContext:
         await trio.lowlevel.checkpoint()
         return SystemContext.make(fact.source) if twice else SystemContext.empty
@@ -350,7 +384,7 @@ async def test_a_key_of_two_sources_and_an_empty_text_fail_the_boundary_by_name(
     async with scripted_house(tmp_path) as house:
         session = await house.session()
         house.runtime.context.produce("acme/again", again)
-        for source in (fact.source, blank.source):
+        for source in (fact.source, blank.source, broken.source):
             twice = source is fact.source
             with house.runtime.context.register(source):
                 outcome = await house.ask(session, "Hello")
@@ -360,7 +394,7 @@ async def test_a_key_of_two_sources_and_an_empty_text_fail_the_boundary_by_name(
                 assert (await house.sessions.provider_context(session)).error == outcome.error
         assert house.provider.requests == []
         assert await house.ask(session, "Hello again") == CompletedOutcome()
-        assert len(said(house.provider.requests[-1])) == 3
+        assert len(said(house.provider.requests[-1])) == 4
 
 
 async def test_a_source_of_the_runtimes_own_is_refused_at_registration_and_by_name_at_the_boundary(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ Rules (semantics, "Safe Provider-Turn Boundary"; seed, "Relationships"):
 - Agent, model and location are sampled anew. What cannot be passed is a `BoundaryFailure`: input stays pending.
 - All sources are observed once, at the same time, before the transaction. Without an epoch an incomplete first baseline is
   `ContextUnavailableError` with the keys; with one, what is unavailable keeps its last state.
-- A stale epoch (after compaction or pruning) is replaced, or kept with its updates while admitted context is unavailable.
+- A stale epoch (after compaction or pruning) is replaced, or kept while admitted context is unavailable; it then gets the
+  updates of what can be observed (decision 0010).
 - Nearby instructions are those near the files that the last turn read with success, unless the session has moved since:
   the turn's paths say nothing about the new location.
-- Sources with the same key, and text without anything to read, are errors of the program that contributes them: the boundary
-  fails with `context.invalid`, which names the source.
+- Sources with the same key or a reserved one, and renderers that fail or give nothing, or too much, to read, are errors of the
+  program that contributes them: the boundary fails with `context.invalid`, which names the source.
 - The baseline is sent first, verbatim; the agent's own text follows as its own part.
 """
 
@@ -45,7 +46,7 @@ from ..context.instructions import Instruction
 from ..context.observing import Observing
 from ..context.skills import SKILLS_KEY
 from ..context.snapshot import InvalidSnapshotError, decode_snapshot
-from ..context.source import ContextKeyError, EmptyRenderingError
+from ..context.source import ContextKeyError, RenderingError
 from ..models.catalog import ModelInfo
 from ..tools.permissions import evaluate
 from ..tools.registry import ToolSet
@@ -155,7 +156,7 @@ async def observe(services: Services, view: View, agent: Agent, observing: Obser
     context = await system_context(services, view, agent, observing)
     try:
         return await _compare(context, view, observing)
-    except EmptyRenderingError as error:
+    except RenderingError as error:
         raise BoundaryFailure(CONTEXT_INVALID, str(error)) from error
 
 
@@ -173,7 +174,9 @@ async def _compare(context: SystemContext, view: View, observing: Observing) -> 
     match outcome:
         case Updated() | ReplacementReady():
             return outcome
-        case Unchanged() | ReplacementBlocked():
+        case ReplacementBlocked(meanwhile=meanwhile):
+            return meanwhile
+        case Unchanged():
             return None
 
 
