@@ -25,6 +25,7 @@ from steerway.actors.context.source import ContextSource, codec_of
 from steerway.actors.models.catalog import DEMO_MODEL
 from steerway.actors.session.boundary import observe, select, view_of
 from steerway.actors.session.promotion import Promotion
+from steerway.protocol.values.event import TurnStarted
 from steerway.protocol.values.ids import SessionId
 from support.house import open_house
 from support.provider import open_provider
@@ -53,10 +54,13 @@ class Numbered:
 
 
 async def pass_boundary(stack: Stack, session_id: SessionId, instruction: str | None = None) -> None:
-    """One boundary that has nothing to promote and goes on all the same, as in a tool loop. An `instruction` is appended."""
+    """One boundary that has nothing to promote and goes on all the same, as in a tool loop, up to the turn that it would begin.
+
+    An `instruction` is appended.
+    """
     services = stack.services
-    view = await services.storage.read(view_of(session_id, with_history=False))
-    agent, _ = await select(services, view.record)
+    view = await services.storage.read(view_of(session_id))
+    agent, model = await select(services, view.record)
     promotion = Promotion(
         services,
         session_id,
@@ -70,6 +74,9 @@ async def pass_boundary(stack: Stack, session_id: SessionId, instruction: str | 
         instruction=instruction,
         step=1,
         steps=None,
+        known=view.stretch.mark,
+        room=-1,
+        started=TurnStarted(assistant_message_id=services.ids.message(), agent=agent.name, model=model.ref, attempt=1),
     )
     if not await services.storage.commit(promotion):
         raise RuntimeError("the boundary was not passed")

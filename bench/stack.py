@@ -78,7 +78,8 @@ class Stack:
     async def create_sessions(self, count: int) -> list[SessionId]:
         """So many new sessions, resident."""
         made = [self.services.ids.session() for _ in range(count)]
-        letters = [Create(SessionCreated(title="bench", location=Location(directory="/")), located=False) for _ in made]
+        created = SessionCreated(title="bench", location=Location(directory="/"))
+        letters = [Create(created, located=False, check=lambda: None) for _ in made]
         for session_id, letter in zip(made, letters, strict=True):
             self.sessions.post(session_id, letter)
         for letter in letters:
