@@ -1,7 +1,7 @@
 """The way to HTTP providers: one shared client, every time-out ours, every failure an event.
 
 Rules:
-- One `httpx2.AsyncClient` for all requests, made when the first one is sent, without a limit of connections (ruling E3).
+- One client for all requests (`network`), made when the first one is sent, without a limit of connections (ruling E3).
   Proxies and certificate authorities come from the environment, as httpx2 reads it. Cookies are not kept, redirects not
   followed: neither may carry a credential to a place that nobody named.
 - A body is read as it arrives, and each piece is decoded at once. Compression is not asked for; gzip is undone where a
@@ -35,7 +35,7 @@ from ...protocol.values.failure import PROVIDER_INVALID_OUTPUT, PROVIDER_NO_ROUT
 from .catalog import ModelInfo
 
 if TYPE_CHECKING:
-    import httpx2
+    from .network import Answer, Network
 
 MAX_ERROR_BODY: Final = 64 * 1024
 """Bytes that are read of an answer which is an error."""
@@ -46,6 +46,7 @@ DRAIN_SECONDS: Final = 0.1
 MAX_INFLATED: Final = 16 * 1024 * 1024
 """Bytes that one piece of a compressed body may become."""
 
+_REDIRECTS: Final = (301, 302, 303, 307, 308)
 _ZIPPED: Final = ("gzip", "x-gzip", "deflate")
 _ANY_HEADER: Final = 32 + zlib.MAX_WBITS
 _MIN_SECRET: Final = 6
@@ -58,7 +59,7 @@ class Transport:
 
     def __init__(self, *, trust_env: bool = True) -> None:
         self._trust_env = trust_env
-        self._client: httpx2.AsyncClient | None = None
+        self._network: Network | None = None
 
     @asynccontextmanager
     async def open(
@@ -73,32 +74,31 @@ class Transport:
 
     async def aclose(self) -> None:
         """Close all connections. A later request opens new ones."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        network, self._network = self._network, None
+        if network is not None:
+            await network.aclose()
 
-    def _shared(self) -> httpx2.AsyncClient:
-        if self._client is None:
+    def _shared(self) -> Network:
+        if self._network is None:
             # Here, because a runtime that asks no provider needs none of their memory.
-            from .network import open_client
+            from .network import open_network
 
-            self._client = open_client(trust_env=self._trust_env)
-        return self._client
+            self._network = open_network(trust_env=self._trust_env)
+        return self._network
 
 
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, client: httpx2.AsyncClient, info: ModelInfo, adapter: Reception, request: HttpRequest) -> None:
-        self._client = client
+    def __init__(self, network: Network, info: ModelInfo, adapter: Reception, request: HttpRequest) -> None:
+        self._network = network
         self._info = info
         self._adapter = adapter
         self._request = request
         self._origin = info.base_url
         self._secrets = tuple(credentials(info))
         self._decoder: Decoder = adapter.decoder()
-        self._response: httpx2.Response | None = None
-        self._pieces: AsyncGenerator[bytes, None] | None = None
+        self._answer: Answer | None = None
         self._plain: Callable[[bytes], bytes] = bytes
         self._begun = False
         self._quiet = 0.0
@@ -133,35 +133,33 @@ class _Exchange:
         """
         waits = self._complete and trio.current_effective_deadline() != -math.inf
         with trio.CancelScope(shield=self._complete):
-            if self._pieces is not None:
+            if self._answer is None:
+                return
+            if waits:
                 import httpx2
 
-                # Reading under a passed deadline is cancelled inside, and that unwinds the generators of the layers below.
-                with trio.move_on_after(DRAIN_SECONDS if waits else 0):
+                with trio.move_on_after(DRAIN_SECONDS):
                     try:
-                        async for _ in self._pieces:
+                        while await self._answer.read():
                             pass
                     except (httpx2.HTTPError, httpx2.StreamError):
                         pass  # the connection is gone, and nothing was left to hear
-                await self._pieces.aclose()
-            if self._response is not None:
-                await self._response.aclose()
+            await self._answer.aclose()
 
     async def _advance(self) -> list[LLMEvent]:
         """Send, or read the next piece: what that gave."""
         import httpx2
 
         timeouts, now = self._info.timeouts, trio.current_time()
-        if self._pieces is None:
+        if self._answer is None:
             self._deadline = now + timeouts.first_byte
         elif self._begun:
             self._deadline = now + min(timeouts.idle, timeouts.stalled - self._quiet)
         try:
             with trio.CancelScope(deadline=self._deadline) as scope:
-                if self._pieces is None:
+                if self._answer is None:
                     return await self._send()
-                piece = await anext(self._pieces, None)
-                if piece is not None:
+                if piece := await self._answer.read():
                     events = self._decoder.feed(self._plain(piece))
                     if events or self._decoder.steps != self._steps:
                         self._quiet, self._steps = 0.0, self._decoder.steps
@@ -173,13 +171,15 @@ class _Exchange:
             return self._ended_by(_failed(PROVIDER_INVALID_OUTPUT, f"{self._origin} sent what cannot be decompressed."))
         except (httpx2.HTTPError, httpx2.StreamError) as error:
             self._over = True
-            return [self._unreached(error)] if self._response is None else self._decoder.close()
+            return [self._unreached(error)] if self._answer is None else self._decoder.close()
         self._over = True
         return self._ended_by(self._silence()) if scope.cancelled_caught else self._decoder.close()
 
     async def _send(self) -> list[LLMEvent]:
         """Send the request. Nothing when a stream has begun, else the failure."""
         import httpx2
+
+        from .network import locate
 
         http = self._request
         headers = {"accept-encoding": "identity"}
@@ -190,36 +190,35 @@ class _Exchange:
         headers.update(self._info.headers)
         url = f"{self._info.base_url.rstrip('/')}/{http.path.lstrip('/')}"
         try:
-            outgoing = self._client.build_request("POST", url, headers=headers, content=http.body)
+            place = locate(url)
+            self._origin = place.origin
+            answer = await self._network.post(place, headers, http.body, connect=self._info.timeouts.connect)
         except (httpx2.InvalidURL, UnicodeError):
             return [self._no_http()]
-        outgoing.extensions["timeout"] = {"connect": self._info.timeouts.connect}
-        self._origin = f"{outgoing.url.scheme}://{outgoing.url.netloc.decode('ascii', 'replace')}"
-        self._response = response = await self._client.send(outgoing, stream=True)
-        self._pieces = response.aiter_raw()
-        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        self._answer = answer
+        encoding = answer.headers.get("content-encoding", "identity").strip().lower()
         if encoding in _ZIPPED:
             self._plain = _inflater()
         elif encoding not in ("", "identity"):
-            if response.is_success:
+            if _is_success(answer):
                 message = f"{self._origin} compresses its answer as {encoding[:40]}, which was not asked for."
                 return [_failed(PROVIDER_INVALID_OUTPUT, message)]
             self._plain = lambda _: b""  # the status has to say it all
-        if response.is_success:
+        if _is_success(answer):
             return []
-        if response.has_redirect_location:
-            message = f"{self._origin} redirects (HTTP {response.status_code}); set base_url to where it leads."
+        if answer.status in _REDIRECTS and "location" in answer.headers:
+            message = f"{self._origin} redirects (HTTP {answer.status}); set base_url to where it leads."
             return [_failed(PROVIDER_NO_ROUTE, message)]
-        return [await self._refused(response, self._pieces)]
+        return [await self._refused(answer)]
 
-    async def _refused(self, response: httpx2.Response, pieces: AsyncIterator[bytes]) -> ProviderFailed:
+    async def _refused(self, answer: Answer) -> ProviderFailed:
         """What an answer that is an error means, with as much of its body as arrives in time."""
         import httpx2
 
         body = bytearray()
         with trio.move_on_at(min(self._deadline, trio.current_time() + ERROR_SECONDS)):
             try:
-                async for piece in pieces:
+                while piece := await answer.read():
                     body += self._plain(piece)
                     if len(body) >= MAX_ERROR_BODY:
                         break
@@ -229,8 +228,7 @@ class _Exchange:
         for secret in self._secrets:  # before anything is cut, so that no half of one stays
             said = said.replace(secret.encode(), _REDACTED.encode())
         said = said[:MAX_ERROR_BODY]
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        return self._adapter.classify(response.status_code, headers, said)
+        return self._adapter.classify(answer.status, answer.headers, said)
 
     def _silence(self) -> ProviderFailed:
         """A time-out passed: which."""
@@ -246,7 +244,7 @@ class _Exchange:
     def _ended_by(self, failed: ProviderFailed) -> list[LLMEvent]:
         """What had begun is ended by the decoder, for this reason unless it was complete."""
         self._over = True
-        if self._response is None:
+        if self._answer is None:
             return [failed]
         events = self._decoder.close()
         if events and isinstance(last := events[-1], ProviderFailed):
@@ -295,6 +293,10 @@ class _Exchange:
                 return [self._clean(inner) for inner in cast("list[Any]", value)]
             case _:
                 return value
+
+
+def _is_success(answer: Answer) -> bool:
+    return 200 <= answer.status < 300
 
 
 def _inflater() -> Callable[[bytes], bytes]:
