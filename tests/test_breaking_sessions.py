@@ -29,10 +29,22 @@ from steerway.protocol.llm.openai_chat import OpenAIChatAdapter
 from steerway.protocol.llm.request import Generation, LLMRequest
 from steerway.protocol.values import (
     AssistantMessage,
+    CacheTokens,
+    EventData,
     Location,
     MessageId,
     ModelRef,
+    PartId,
+    Prompt,
+    PromptAdmitted,
+    PromptPromoted,
+    SessionCreated,
     SessionId,
+    TextEnded,
+    TextStarted,
+    Tokens,
+    TurnCompleted,
+    TurnStarted,
 )
 from steerway.protocol.values.errors import ConflictError, DeclaredError
 from steerway.storage.database import open_reader
@@ -42,8 +54,10 @@ from support.doctor import assert_healthy
 from support.house import OpenHouse, Ticks, disorder, open_house, read_events
 from support.matrix import unpromoted
 from support.provider import Provider, Request, open_provider
+from support.stores import append, open_store
 from support.tools import ScriptedTool
 
+ANSWER = "What was said before. " * 4
 WORDS = "Ünï <&> \U0001f600 "
 TOO_LARGE = {"error": {"message": "This model's maximum context length is 6000 tokens."}}
 
@@ -57,10 +71,10 @@ def seeds(few: int) -> list[int]:
     return list(range(int(first), int(last or first) + 1))
 
 
-def settings(provider: Provider, sessions: int) -> Configuration:
+def settings(provider: Provider, sessions: int, context: int) -> Configuration:
     """Two models for each session, so that a request tells whose it is."""
     names = [f"s{number}-{kind}" for number in range(sessions) for kind in "ab"] + [f"f{number}-a" for number in range(100)]
-    models = {name: Model(context=6_000 if name.endswith("a") else 5_000, output=500) for name in names}
+    models = {name: Model(context=context if name.endswith("a") else context - 1_000, output=500) for name in names}
     made = ProviderSettings(protocol="openai-chat", base_url=provider.base_url, models=models)
     allowed = (PermissionRule(action="*", resource="*", effect="allow"),)
     return Configuration(
@@ -129,19 +143,22 @@ def is_summary(request: Request) -> bool:
 class Storm:
     """One random program over some sessions of one store."""
 
-    def __init__(self, seed: int, folder: Path, provider: Provider, *, sessions: int, real: bool) -> None:
+    def __init__(self, seed: int, folder: Path, provider: Provider, *, sessions: int, turns: int, real: bool) -> None:
         self.random = random.Random(seed)
+        self.turns = turns
         self.folder = folder
         self.provider = provider
         self.real = real
         self.oracle = Oracle(folder / "sessions.db", provider)
-        self.configuration = settings(provider, sessions)
+        self.context = 6_000 + 2 * turns * (len(ANSWER) // 4 + 30) * self.random.choice((1, 1, 2))
+        self.configuration = settings(provider, sessions, self.context)
         self.oracle.catalog = Catalog(self.configuration, {})
         self.ticks = Ticks()
         self.ids = [SessionId(f"ses_{number}") for number in range(sessions)]
         self.oracle.owners = {f"s{number}": id for number, id in enumerate(self.ids)}
         self.count = 0
         self.forks = 0
+        self.summaries = 0
         self.log: list[str] = []
         self.admitted: dict[SessionId, set[MessageId]] = {id: set() for id in self.ids}
         provider.respond = self.respond
@@ -157,6 +174,7 @@ class Storm:
     def respond(self, request: Request) -> Answer:
         choose = self.random
         if is_summary(request):
+            self.summaries += 1
             kinds = ["fine"] * 6 + ["empty", "refused", "slow"]
             match choose.choice(kinds):
                 case "empty":
@@ -290,7 +308,31 @@ class Storm:
 
     # --- the run ---
 
+    def fill(self) -> None:
+        """Sessions with that many turns, through the writer."""
+        database = open_store(self.folder / "sessions.db")
+        tokens = Tokens(input=20, output=90, reasoning=0, cache=CacheTokens(read=0, write=0))
+        for number, id in enumerate(self.ids):
+            model = ModelRef(provider="p", id=f"s{number}-a")
+            append(database, id, SessionCreated(title="Old", location=Location(directory=str(self.folder / "a")), model=model))
+            data: list[EventData] = []
+            for turn in range(self.turns):
+                user, assistant, part = (f"{kind}_old_{number}_{turn}" for kind in ("msg_u", "msg_a", "prt"))
+                user, assistant, part = MessageId(user), MessageId(assistant), PartId(part)
+                prompt = Prompt(text=f"Old prompt {turn}")
+                data += [
+                    PromptAdmitted(message_id=user, prompt=prompt, delivery="steer"),
+                    PromptPromoted(message_id=user, prompt=prompt, delivery="steer", admitted=1_000),
+                    TurnStarted(assistant_message_id=assistant, agent="build", model=model, attempt=1),
+                    TextStarted(assistant_message_id=assistant, part_id=part),
+                    TextEnded(assistant_message_id=assistant, part_id=part, text=f"{turn} {ANSWER}"),
+                    TurnCompleted(assistant_message_id=assistant, finish="stop", tokens=tokens, cost=0.0, continues=False),
+                ]
+            append(database, id, *data)
+        database.close()
+
     async def run(self, rounds: int, *, blocking: Callable[[], Blocking]) -> None:
+        self.fill()
         left = rounds
         tools = [ScriptedTool("echo"), ScriptedTool("large", lambda value: f"{value} " * 4_000)]
         while left > 0:
@@ -303,10 +345,6 @@ class Storm:
                 blocking=blocking(),
                 check=False,
             ) as house:
-                if left == rounds:
-                    for number, id in enumerate(self.ids):
-                        place = Location(directory=str(self.folder / "a"))
-                        await house.sessions.create(id=id, location=place, model=ModelRef(provider="p", id=f"s{number}-a"))
                 while left > 0:
                     left -= 1
                     await self._round(house)
@@ -339,9 +377,9 @@ class Storm:
         assert self.oracle.complaints == []
 
 
-async def _storm(seed: int, folder: Path, rounds: int, *, sessions: int, real: bool) -> Storm:
+async def _storm(seed: int, folder: Path, rounds: int, *, sessions: int, turns: int, real: bool) -> Storm:
     async with open_provider() as provider:
-        storm = Storm(seed, folder, provider, sessions=sessions, real=real)
+        storm = Storm(seed, folder, provider, sessions=sessions, turns=turns, real=real)
         try:
             await storm.run(rounds, blocking=Threads if real else Inline)
         except BaseException:
@@ -355,11 +393,11 @@ async def _storm(seed: int, folder: Path, rounds: int, *, sessions: int, real: b
 async def test_whatever_happens_a_request_is_what_the_stored_history_says(
     seed: int, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    storm = await _storm(seed, tmp_path, 40, sessions=2, real=False)
+    storm = await _storm(seed, tmp_path, 40, sessions=2, turns=seed % 2 * 40, real=False)
     assert storm.oracle.compared > 10
 
 
 @pytest.mark.parametrize("seed", seeds(2))
 async def test_so_it_does_with_threads(seed: int, tmp_path: Path) -> None:
-    storm = await _storm(seed, tmp_path, 20, sessions=3, real=True)
+    storm = await _storm(seed, tmp_path, 20, sessions=3, turns=20, real=True)
     assert storm.oracle.compared > 5
