@@ -340,10 +340,10 @@ def test_call_ids_that_repeat_or_are_malformed_are_replaced_by_our_own() -> None
 
 
 def test_tool_names_are_made_valid_for_the_protocol() -> None:
-    names = ["read", "Read File!", "", "ü" * 70]
+    names = ["read", "Read File!", "", "ü" * 70, "7zip", "-rm", "_own", "9" * 64]
     parts = [tool(done(), f"call_{at}", f"fc_{at}", name) for at, name in enumerate(names)]
     found = [call.name for call in calls(lowered(assistant(*parts)))]
-    assert found == ["read", "Read_File_", "unnamed_tool", "_" * 64]
+    assert found == ["read", "Read_File_", "unnamed_tool", "_" * 64, "_7zip", "_-rm", "_own", "_" + "9" * 63]
 
 
 def test_a_structured_value_in_place_of_content_is_bounded() -> None:

@@ -5,7 +5,8 @@ Rules (semantics, "Request invariants"):
   provider executed carries its result itself. A result without its call is refused.
 - No message is empty, and an assistant message has something beside blank text.
 - A system update says something, and never stands between a call and its result.
-- Call ids are unique and short, tool names are `[A-Za-z0-9_-]{1,64}`, inputs are JSON objects.
+- Call ids are unique and short, tool names are what every protocol takes: 1 to 64 of `[A-Za-z0-9_-]`, of which the first is a
+  letter or `_`. Inputs are JSON objects.
 - Every string is well-formed Unicode, and media are of a kind that providers take.
 
 Lowering establishes all of this; the check is the second lock, so that a defect becomes an error of ours and not a session
@@ -31,7 +32,7 @@ MEDIA_TYPES: Final = IMAGE_TYPES | {PDF_TYPE}
 MAX_NAME_LENGTH: Final = 64
 MAX_CALL_ID_LENGTH: Final = 64
 
-VALID_TOOL_NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME_LENGTH}}}")
+VALID_TOOL_NAME: Final = re.compile(rf"[A-Za-z_][A-Za-z0-9_-]{{0,{MAX_NAME_LENGTH - 1}}}")
 VALID_CALL_ID: Final = re.compile(rf"[A-Za-z0-9_.:-]{{1,{MAX_CALL_ID_LENGTH}}}")
 
 

@@ -179,7 +179,7 @@ class Lowering:
                 is_error = True
         return Call(
             id=self._call_id(part, same_provider=same_provider),
-            name=_NOT_IN_NAMES.sub("_", part.name)[:MAX_NAME_LENGTH] or _UNNAMED_TOOL,
+            name=_name(part.name),
             input=_input(part),
             executed=part.executed,
             result=well_formed_value(result),
@@ -232,6 +232,12 @@ class Lowering:
 
 def _is_sound(mime: str, data: bytes) -> bool:
     return bool(data) and (mime != PDF_TYPE or _PDF_BEGINNING in data[: _PDF_JUNK + len(_PDF_BEGINNING)])
+
+
+def _name(name: str) -> str:
+    """A tool's name as every protocol takes it. No tool that is offered needs it: a model may call what it likes."""
+    name = _NOT_IN_NAMES.sub("_", name) or _UNNAMED_TOOL
+    return (name if name[0].isalpha() or name[0] == "_" else f"_{name}")[:MAX_NAME_LENGTH]
 
 
 def _input(part: ToolPart) -> dict[str, Any]:

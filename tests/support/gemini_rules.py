@@ -249,8 +249,9 @@ def _function(function: object, data: str, at: str) -> Iterator[str]:
         yield f"{at}: must be an object"
         return
     yield from unknown_fields(function, frozenset(("id", "name", data)), at)
-    if not is_text(function.get("name")):
-        yield f"{at}.name: is missing"
+    name = function.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        yield f"{at}.name: {name!r} is no valid name"
     if not is_object(function.get(data)):
         yield f"{at}.{data}: must be an object"
     if "id" in function and not is_text(function["id"]):
