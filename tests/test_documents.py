@@ -107,7 +107,7 @@ LOCAL = "http://127.0.0.1:9/v1"
         ("openai-chat", "https://api.openai.com.example.org/v1", IMAGE_TYPES),
         ("openai-responses", LOCAL, MEDIA_TYPES),
         ("anthropic-messages", LOCAL, MEDIA_TYPES),
-        ("gemini", LOCAL, MEDIA_TYPES),
+        ("gemini", LOCAL, MEDIA_TYPES - {"image/gif"}),
         ("demo", OPENAI, IMAGE_TYPES),
     ],
 )
@@ -139,6 +139,12 @@ async def test_what_a_model_reads_can_be_said_of_it_or_of_its_provider(
         assert models.resolve(ModelRef(provider="p", id="m")).media == expected
         (told,) = [one.capabilities.input for one in models.describe() if one.provider == "p"]
         assert told == (of_provider if of_model is None else of_model)
+
+
+async def test_what_a_protocol_does_not_take_does_not_go_whatever_is_said_of_the_model() -> None:
+    provider = Provider(protocol="gemini", base_url=LOCAL, models={"m": Model(input=("text", "image"))})
+    async with Models(Configuration(providers={"p": provider}), {}) as models:
+        assert models.resolve(ModelRef(provider="p", id="m")).media == IMAGE_TYPES - {"image/gif"}
 
 
 async def test_what_is_told_of_a_model_in_other_words_stays_what_people_see() -> None:

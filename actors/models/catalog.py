@@ -12,6 +12,7 @@ Rules:
 - What the configuration does not say of a model's context and prices, `prices` may know; what nobody knows costs nothing.
 - Which media a model takes is what its configuration says, or its provider's. Where neither does, images go everywhere, and
   PDFs where the protocol has them; OpenAI's Chat Completions are spoken by many servers, of which only OpenAI's own has.
+  Types that the protocol itself does not take never go.
 - A key is held as a `Secret`: it comes out only in the transport, on the way into a header.
 - What was merged for a model is kept, since the configuration never changes; its key and its prices are looked up each time.
 """
@@ -45,6 +46,8 @@ DEMO_MODEL: Final = ModelRef(provider="demo", id="demo")
 
 _READ_PDF: Final = ("anthropic-messages", "openai-responses", "gemini")
 _OPENAI_HOST: Final = re.compile(r"(?:.+\.)?api\.openai\.com")
+_NOT_TAKEN: Final[Mapping[str, frozenset[str]]] = {"gemini": frozenset(("image/gif",))}
+"""Types of the kinds below that a protocol does not take."""
 _MEDIA_OF_KIND: Final[Mapping[str, frozenset[str]]] = {"image": IMAGE_TYPES, "pdf": frozenset((PDF_TYPE,))}
 
 KEY_VARIABLES: Final[Mapping[str, str]] = {
@@ -321,7 +324,8 @@ def _media(provider: Provider, model: Model) -> frozenset[str]:
         of_openai = _OPENAI_HOST.fullmatch(urlsplit(provider.base_url).hostname or "") is not None
         reads_pdf = provider.protocol in _READ_PDF or (provider.protocol == "openai-chat" and of_openai)
         kinds = ("image", "pdf") if reads_pdf else ("image",)
-    return frozenset[str]().union(*(_MEDIA_OF_KIND.get(kind, ()) for kind in kinds))
+    media = frozenset[str]().union(*(_MEDIA_OF_KIND.get(kind, ()) for kind in kinds))
+    return media - _NOT_TAKEN.get(provider.protocol, frozenset())
 
 
 def _names(known: Mapping[str, object]) -> str:
