@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from steerway.protocol.llm.adapter import Adapter
 from steerway.protocol.llm.events import (
@@ -559,6 +560,14 @@ FAILURES: list[tuple[str, bytes, list[LLMEvent], str, bool]] = [
         False,
     ),
     ("finish reason error", chunk(content="Hi") + chunk("error") + DONE, text(1, "Hi"), "provider.internal", True),
+    ("finish reason abort, as vLLM says it", chunk(content="Hi") + chunk("abort"), text(1, "Hi"), "provider.internal", True),
+    (
+        "no resources in the middle, as DeepSeek says it",
+        chunk(content="Hi") + chunk("insufficient_system_resource") + DONE,
+        text(1, "Hi"),
+        "provider.internal",
+        True,
+    ),
     (
         "a line that is no JSON",
         chunk(content="Hi") + b"data: <html>\n\n" + STOP,
@@ -707,6 +716,25 @@ def test_the_input_of_one_call_is_bounded() -> None:
         ({"prompt_tokens": 5, "completion_tokens": 7, "prompt_tokens_details": None}, (5, 7, 0, 0, 0)),
         ({"prompt_tokens": 5, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 9}}, (0, 7, 0, 5, 0)),
         ({"prompt_tokens": 5, "completion_tokens": 7, "completion_tokens_details": {"reasoning_tokens": 9}}, (5, 0, 7, 0, 0)),
+        (
+            # As xAI counts: besides what was completed, and within the total.
+            {
+                "prompt_tokens": 13,
+                "completion_tokens": 1,
+                "total_tokens": 400,
+                "completion_tokens_details": {"reasoning_tokens": 386},
+            },
+            (13, 1, 386, 0, 0),
+        ),
+        (
+            {
+                "prompt_tokens": 13,
+                "completion_tokens": 9,
+                "total_tokens": 22,
+                "completion_tokens_details": {"reasoning_tokens": 8},
+            },
+            (13, 1, 8, 0, 0),
+        ),
         ({"prompt_tokens": 9, "prompt_cache_hit_tokens": 4}, (5, 0, 0, 4, 0)),
         ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 3}}, (2, 0, 0, 4, 3)),
         ({"prompt_tokens": -4, "completion_tokens": 3.0}, (0, 3, 0, 0, 0)),
@@ -850,6 +878,32 @@ def test_reasoning_goes_back_only_where_the_provider_gave_that_field() -> None:
         {"role": "assistant", "content": "a"},
         {"role": "assistant", "content": "b", "reasoning_content": "Hm"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("model", "wants"),
+    [
+        ("deepseek-v4-pro", True),
+        ("deepseek-ai/DeepSeek-V3.2", True),
+        ("moonshotai/kimi-k2.5", True),
+        ("gpt-5", False),
+        ("my-deepseek", False),
+        ("kimiko", False),
+    ],
+)
+def test_models_that_want_the_thoughts_of_every_answer_get_empty_ones_where_there_are_none(model: str, wants: bool) -> None:
+    own = AssistantMessage(content=(Reasoning(text="Hm", metadata=REASONING_METADATA), Call(id="c1", name="read", input={})))
+    foreign = AssistantMessage(content=(Text(text="I look."), Call(id="c2", name="read", input={})))
+    results = [ToolMessage(call_id=id, name="read", content=(Text(text="x"),), is_error=False) for id in ("c1", "c2")]
+    last = AssistantMessage(content=(Text(text="a"),))
+    asked = structs.replace(request(user("Hi"), own, results[0], foreign, results[1], last), model=model)
+    payload = sent(asked)
+    said = [message for message in payload["messages"] if message["role"] == "assistant"]
+    assert [message.get("reasoning_content") for message in said] == (["Hm", "", ""] if wants else ["Hm", None, None])
+    assert openai_chat_rules.violations(payload) == []
+    conversation = ADAPTER.conversation()
+    conversation.write(structs.replace(asked, model="another"))
+    assert conversation.write(asked) == ADAPTER.encode(asked), "a model of the other kind begins anew"
 
 
 def test_an_answer_of_reasoning_alone_is_not_sent() -> None:

@@ -9,7 +9,8 @@ Rules:
 - A system update is wrapped text in the user's role, behind the tool results and their media.
 - `tool_choice` none keeps the tool definitions, and with them the cached prefix.
 - Reasoning goes back as `reasoning_content` only where its metadata says that the provider gave that field; reasoning that
-  came any other way has no place in this protocol.
+  came any other way has no place in this protocol. DeepSeek's and Kimi's models refuse a whole history for an answer that has
+  no such field, once tools are in it: there an answer without thoughts, like another model's, has an empty one.
 - A call the provider executed itself is shown as an ordinary call with its result, since the protocol has no other.
 - `options` understood: reasoningEffort, promptCacheKey, store, serviceTier, textVerbosity, parallelToolCalls (also in snake
   case), and maxTokensField, the name under which the provider takes the output limit (default `max_tokens`; models that
@@ -19,6 +20,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -51,6 +53,8 @@ _OPTIONS: Final = (
     ("store", "store", "store"),
     ("parallelToolCalls", "parallel_tool_calls", "parallel_tool_calls"),
 )
+_THOUGHTFUL: Final = re.compile(r"(?:.*/)?(?:deepseek|kimi)\b.*", re.IGNORECASE)
+"""Models that want the field of their thoughts on every answer."""
 _SEPARATOR: Final = "\n\n"
 
 
@@ -79,19 +83,28 @@ class OpenAIChatAdapter:
 
 
 class OpenAIChatConversation:
-    """Implements `Conversation`."""
+    """Implements `Conversation`. A model that wants every answer's thoughts, after one that does not, begins anew."""
 
     def __init__(self) -> None:
-        self._growth = Growth(_Messages)
+        self._thoughtful = False
+        self._growth = self._begin()
 
     def extend(self, messages: Sequence[RequestMessage]) -> None:
         self._growth.extend(messages)
 
     def write(self, request: LLMRequest) -> HttpRequest:
+        thoughtful = _THOUGHTFUL.fullmatch(request.model) is not None
+        if thoughtful is not self._thoughtful:
+            self._thoughtful = thoughtful
+            self._growth = self._begin()
         system = _SEPARATOR.join(filter(None, request.system))
         messages = self._growth.extend(request.messages).array(system)
         headers = {"content-type": "application/json", "accept": "text/event-stream"}
         return HttpRequest(path="/chat/completions", headers=headers, body=encoded(_payload(request, messages)))
+
+    def _begin(self) -> Growth[_Messages]:
+        thoughtful = self._thoughtful
+        return Growth(lambda: _Messages(thoughtful=thoughtful))
 
 
 def _payload(request: LLMRequest, messages: msgspec.Raw) -> dict[str, Any]:
@@ -134,9 +147,13 @@ def _payload(request: LLMRequest, messages: msgspec.Raw) -> dict[str, Any]:
 
 
 class _Messages:
-    """The protocol's messages. All that is kept back are the media of the results that came last."""
+    """The protocol's messages. All that is kept back are the media of the results that came last.
 
-    def __init__(self) -> None:
+    `thoughtful`: whether every answer has the field of its thoughts.
+    """
+
+    def __init__(self, *, thoughtful: bool) -> None:
+        self._thoughtful = thoughtful
         self._written = Written()
         self._media: list[dict[str, Any]] = []
 
@@ -144,7 +161,7 @@ class _Messages:
         if not isinstance(message, ToolMessage):
             self._show_media()
             self._media = []
-        for one in _message(message, self._media):
+        for one in _message(message, self._media, thoughtful=self._thoughtful):
             self._written.add(one)
 
     def array(self, system: str) -> msgspec.Raw:
@@ -158,7 +175,7 @@ class _Messages:
             self._written.add({"role": "user", "content": self._media})
 
 
-def _message(message: RequestMessage, media: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+def _message(message: RequestMessage, media: list[dict[str, Any]], *, thoughtful: bool) -> Iterable[dict[str, Any]]:
     """The protocol's messages for one of ours; media of tool results are left in `media`."""
     match message:
         case UserMessage(content=(Text(text=text),)):
@@ -168,7 +185,7 @@ def _message(message: RequestMessage, media: list[dict[str, Any]]) -> Iterable[d
         case SystemUpdate(text=text):
             return ({"role": "user", "content": wrapped(text)},)
         case AssistantMessage(content=content):
-            return _assistant(content)
+            return _assistant(content, thoughtful=thoughtful)
         case ToolMessage(call_id=call_id, name=name, content=content, is_error=is_error):
             texts = [part.text for part in content if isinstance(part, Text) and part.text]
             shown = [_part(part) for part in content if isinstance(part, Media)]
@@ -189,7 +206,7 @@ def _part(part: Text | Media) -> dict[str, Any]:
             return {"type": "image_url", "image_url": {"url": data_url(part)}}
 
 
-def _assistant(content: tuple[Text | Reasoning | Call, ...]) -> list[dict[str, Any]]:
+def _assistant(content: tuple[Text | Reasoning | Call, ...], *, thoughtful: bool) -> list[dict[str, Any]]:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
@@ -210,7 +227,7 @@ def _assistant(content: tuple[Text | Reasoning | Call, ...]) -> list[dict[str, A
     if not (texts or calls):
         return []  # the protocol knows no message of reasoning alone
     message: dict[str, Any] = {"role": "assistant", "content": _SEPARATOR.join(texts) if texts else None}
-    if thoughts:
+    if thoughts or thoughtful:
         message[REASONING_FIELD] = _SEPARATOR.join(thoughts)
     if calls:
         message["tool_calls"] = calls

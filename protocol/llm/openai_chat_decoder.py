@@ -7,7 +7,9 @@ Rules:
   call of an answer that fails after all is ever executed.
 - Valid JSON of a surprising shape is read as far as it makes sense and otherwise passed over. A call with input but without
   a name is invalid output: nothing good can be made of the rest. Events have no names here; one that has is a proxy's.
-- Usage that comes before the finish reason is what was used until then; it is told once.
+- Usage that comes before the finish reason is what was used until then; it is told once. Reasoning is a part of what was
+  completed, except where the total says that the server counted it besides (xAI, and proxies before Gemini).
+- Finish reasons that say that the server gave up (`error`, `abort`, no resources) fail the answer; another try may help.
 - Calls are told apart by `index`. A new id together with a name at a known index is a new call; so is another name
   without an id, or the same name again after a complete object. Without an index the id decides, then the name.
 """
@@ -45,6 +47,9 @@ _FINISHES: Final[dict[str, Finish]] = {
 }
 
 
+_FAILURES: Final = ("error", "abort", "insufficient_system_resource")
+
+
 class OpenAIChatDecoder(AnswerDecoder):
     """One answer."""
 
@@ -75,8 +80,8 @@ class OpenAIChatDecoder(AnswerDecoder):
 
     def _read_mark(self) -> None:
         raw = self._finish_reason
-        if raw == "error":
-            self._fail(PROVIDER_INTERNAL, "The provider ended its answer with an error.", retryable=True)
+        if raw in _FAILURES:
+            self._fail(PROVIDER_INTERNAL, f"The provider ended its answer with an error ({raw}).", retryable=True)
             return
         finish: Finish = _FINISHES.get(raw, "unknown") if raw is not None else "unknown"
         self._finish(finish, raw or "", refused=self._refused)
@@ -199,7 +204,10 @@ def _tokens(usage: dict[str, Any]) -> Tokens | None:
     total_out = count(usage.get("completion_tokens"))
     read = min(count(prompt.get("cached_tokens")) or count(usage.get("prompt_cache_hit_tokens")), total_in)
     write = min(count(prompt.get("cache_write_tokens")), total_in - read)
-    reasoning = min(count(completion.get("reasoning_tokens")), total_out)
+    reasoning = count(completion.get("reasoning_tokens"))
+    if reasoning and count(usage.get("total_tokens")) == total_in + total_out + reasoning:
+        total_out += reasoning
+    reasoning = min(reasoning, total_out)
     return Tokens(
         input=total_in - read - write,
         output=total_out - reasoning,

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_THOUGHTFUL = re.compile(r"(?:.*/)?(?:deepseek|kimi)\b.*", re.IGNORECASE)
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _PART_TYPES = ("text", "image_url", "input_audio", "file", "refusal")
 _TOOL_CHOICES = ("none", "auto", "required")
@@ -19,7 +20,22 @@ _TOOL_CHOICES = ("none", "auto", "required")
 
 def violations(body: Mapping[str, Any]) -> list[str]:
     """Name every rule that the request body breaks, in order of appearance."""
-    return [*_surrogates(body, "body"), *_frame(body), *_messages(body.get("messages")), *_tools(body)]
+    return [
+        *_surrogates(body, "body"),
+        *_frame(body),
+        *_messages(body.get("messages")),
+        *_thoughts(body.get("model"), body.get("messages")),
+        *_tools(body),
+    ]
+
+
+def _thoughts(model: object, messages: object) -> Iterator[str]:
+    """DeepSeek's and Kimi's thinking models want their thoughts back wherever tools were called."""
+    said = [one for one in messages if _is_object(one) and one.get("role") == "assistant"] if _is_list(messages) else []
+    if isinstance(model, str) and _THOUGHTFUL.fullmatch(model) and any("tool_calls" in message for message in said):
+        for index, message in enumerate(said):
+            if not isinstance(message.get("reasoning_content"), str):
+                yield f"assistant message {index}: the reasoning_content must be passed back"
 
 
 def _frame(body: Mapping[str, Any]) -> Iterator[str]:
