@@ -1058,6 +1058,41 @@ def test_a_thinking_budget_stays_below_the_output_limit(
     assert (payload["max_tokens"], payload.get("thinking", {}).get("budget_tokens")) == expected
 
 
+CALLED = assistant(Call(id="c1", name="read", input={}))
+
+
+@pytest.mark.parametrize(
+    ("messages", "thinks"),
+    [
+        ((CALLED, result("c1")), False),
+        ((CALLED, result("c1"), assistant(Call(id="c2", name="read", input={})), result("c2")), False),
+        ((CALLED, result("c1"), user("And?")), True),
+        ((CALLED, result("c1"), SystemUpdate(text="New")), True),
+        ((CALLED, result("c1"), assistant(Text(text="So.")), user("And?")), True),
+        ((assistant(SIGNED, Call(id="c1", name="read", input={})), result("c1")), True),
+        # Within one run a model that thinks need not think before every call.
+        ((assistant(SIGNED, Call(id="c0", name="read", input={})), result("c0"), CALLED, result("c1")), True),
+        ((assistant(SIGNED, Text(text="So.")), user("And?"), CALLED, result("c1")), False),
+    ],
+)
+def test_a_thinking_budget_waits_until_calls_that_were_not_thought_about_are_over(
+    messages: tuple[RequestMessage, ...], thinks: bool
+) -> None:
+    options = {"thinking": {"type": "enabled", "budgetTokens": 2000}}
+    generation = Generation(temperature=0.3)
+    payload = sent(request(user("Hi"), *messages, generation=generation, options=options))
+    assert violations(payload) == []
+    assert ("thinking" in payload, "temperature" in payload) == (thinks, not thinks)
+    adaptive = sent(request(user("Hi"), *messages, options={"thinking": {"type": "adaptive"}}))
+    assert adaptive["thinking"] == {"type": "adaptive"}
+    conversation = ADAPTER.conversation()
+    for end in range(len(messages)):
+        conversation.extend((user("Hi"), *messages[:end]))
+    assert conversation.write(request(user("Hi"), *messages, options=options)) == ADAPTER.encode(
+        request(user("Hi"), *messages, options=options)
+    )
+
+
 def test_adaptive_thinking_is_passed_on_and_silences_sampling() -> None:
     generation = Generation(temperature=0.3, top_k=5, frequency_penalty=1.0, presence_penalty=1.0, seed=1)
     options = {"thinking": {"type": "adaptive", "display": "summarized"}, "effort": "max", "reasoningEffort": "low"}

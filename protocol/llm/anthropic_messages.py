@@ -19,6 +19,8 @@ Rules:
   then on. Nothing else that was sent ever changes.
 - `max_tokens` is always sent. A thinking budget stays below it, or thinking is off; with thinking, `temperature` and
   `top_k` are not sent. The protocol has no penalties and no seed.
+- Thinking with a budget is off as well while results are due to calls before which nothing was thought, like another model's
+  or a failed answer's: the protocol refuses such a request. From the user's next word on it is what was asked for.
 - `options` understood: thinking (`budgetTokens` or `budget_tokens`) and effort. `body` is merged over the result, last.
 """
 
@@ -112,16 +114,17 @@ class AnthropicMessagesConversation:
         if native is not self._native:
             self._native = native
             self._growth = self._begin()
-        messages = self._growth.extend(request.messages).array()
+        messages = self._growth.extend(request.messages)
         headers = {"content-type": "application/json", "accept": "text/event-stream", "anthropic-version": API_VERSION}
-        return HttpRequest(path="/messages", headers=headers, body=encoded(_payload(request, messages)))
+        payload = _payload(request, messages.array(), may_think=not messages.thoughtless)
+        return HttpRequest(path="/messages", headers=headers, body=encoded(payload))
 
     def _begin(self) -> Growth[_Messages]:
         native = self._native
         return Growth(lambda: _Messages(native=native))
 
 
-def _payload(request: LLMRequest, messages: msgspec.Raw) -> dict[str, Any]:
+def _payload(request: LLMRequest, messages: msgspec.Raw, *, may_think: bool) -> dict[str, Any]:
     payload: dict[str, Any] = {"model": request.model}
     system: list[Block] = [{"type": "text", "text": part} for part in request.system if part.strip()]
     if system:
@@ -135,7 +138,7 @@ def _payload(request: LLMRequest, messages: msgspec.Raw) -> dict[str, Any]:
         if request.tool_choice == "none":
             payload["tool_choice"] = {"type": "none"}
     payload["stream"] = True
-    payload.update(_controls(request))
+    payload.update(_controls(request, may_think=may_think))
     _mark(payload.get("tools", [])[-1:])
     _mark(system[-1:])
     return merged(payload, request.body)
@@ -145,7 +148,7 @@ def _schema(schema: dict[str, Any]) -> dict[str, Any]:
     return schema if schema.get("type") == "object" else {**schema, "type": "object"}
 
 
-def _controls(request: LLMRequest) -> dict[str, Any]:
+def _controls(request: LLMRequest, *, may_think: bool) -> dict[str, Any]:
     generation = request.generation
     thinking = dict(mapping(request.options.get("thinking")))
     budget = thinking.pop("budgetTokens", thinking.get("budget_tokens"))
@@ -154,7 +157,7 @@ def _controls(request: LLMRequest) -> dict[str, Any]:
         wanted = budget if isinstance(budget, int) else MIN_THINKING_BUDGET
         max_tokens = max_tokens or wanted + DEFAULT_MAX_TOKENS
         thinking["budget_tokens"] = budget = min(wanted, max_tokens - 1)
-        if budget < MIN_THINKING_BUDGET:
+        if budget < MIN_THINKING_BUDGET or not may_think:
             thinking = {}
     controls: dict[str, Any] = {"max_tokens": max_tokens or DEFAULT_MAX_TOKENS}
     if thinking:
@@ -203,6 +206,15 @@ class _Messages:
         """Where a marker stands in the latest user message since the model last spoke."""
         self._before: int | None = None
         """The same of the user message before."""
+        self._calls = False
+        """What the model said last calls tools, and nothing but their results has followed."""
+        self._thought = False
+        """The model has thought since the user's last word."""
+
+    @property
+    def thoughtless(self) -> bool:
+        """Whether a request that ends here goes on with calls before which nothing was thought."""
+        return self._calls and not (self._thought or self._behind or self._update)
 
     def add(self, message: RequestMessage) -> None:
         if not isinstance(message, ToolMessage):
@@ -255,10 +267,16 @@ class _Messages:
         self._written.add({"role": role, "content": content})
         match role:
             case "user":
+                if any(block["type"] != "tool_result" for block in content):
+                    self._calls = self._thought = False
                 self._latest = len(self._written) - _BLOCK_END
-            case "assistant" if self._latest is not None:
-                self._before, self._latest = self._latest, None
-            case _:
+            case "assistant":
+                types = {block["type"] for block in content}
+                self._calls = "tool_use" in types
+                self._thought = self._thought or not types.isdisjoint(_THINKING)
+                if self._latest is not None:
+                    self._before, self._latest = self._latest, None
+            case "system":
                 pass
 
     # --- what the model said ------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ def violations(body: Mapping[str, Any]) -> list[str]:
         *_tools(body),
         *_generation(body),
         *_markers(body),
+        *_thoughts(body),
     ]
 
 
@@ -69,6 +70,24 @@ def _generation(body: Mapping[str, Any]) -> Iterator[str]:
     budget = thinking.get("budget_tokens")
     if not isinstance(budget, int) or not 1024 <= budget < max_tokens:
         yield "thinking.budget_tokens: must be at least 1024 and less than max_tokens"
+
+
+def _thoughts(body: Mapping[str, Any]) -> Iterator[str]:
+    """With a thinking budget, the calls whose results end the request must have been thought about."""
+    thinking, messages = body.get("thinking"), body.get("messages")
+    if not is_object(thinking) or thinking.get("type") != "enabled" or not is_list(messages):
+        return
+    thought = called = False
+    for message in messages:
+        content = message.get("content") if is_object(message) else None
+        types = {block.get("type") for block in content if is_object(block)} if is_list(content) else {"text"}
+        if is_object(message) and message.get("role") == "assistant":
+            called = "tool_use" in types
+            thought = thought or not types.isdisjoint(_THINKING)
+        elif types != {"tool_result"}:
+            thought = called = False
+    if called and not thought:
+        yield "messages: with thinking, a final assistant message must start with a thinking block"
 
 
 def _system(system: object) -> Iterator[str]:
