@@ -7,7 +7,7 @@ and skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import TypeVar
 
 import msgspec
@@ -129,14 +129,14 @@ def told_paths(cursor: Cursor, session_id: SessionId) -> set[str]:
     return {path for (body,) in rows for path in _synthetic.decode(body).paths or ()}
 
 
-def call_by_id(cursor: Cursor, session: int, call_id: CallId) -> tuple[int, ToolPart] | None:
-    """Message key and part of a call of the session, whatever message it belongs to."""
+def messages_of_calls(cursor: Cursor, session: int, call_ids: Container[CallId]) -> dict[CallId, int]:
+    """Keys of the messages to which these calls of the session belong, found in one pass over all its calls."""
     rows = cursor.execute(
-        "SELECT p.message, p.body FROM message m JOIN message_part p ON p.message = m.key"
-        " WHERE m.session = ? AND p.id = ? AND p.kind = 'tool'",
-        (session, call_id),
-    ).fetchall()
-    return (rows[0][0], _tool.decode(rows[0][1])) if rows else None
+        "SELECT p.id, p.message FROM message m JOIN message_part p ON p.message = m.key"
+        " WHERE m.session = ? AND p.kind = 'tool'",
+        (session,),
+    )
+    return {call: message for call, message in rows if call in call_ids}
 
 
 def running_turn(cursor: Cursor, session_id: SessionId) -> AssistantMessage | None:

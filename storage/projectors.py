@@ -303,11 +303,12 @@ def _give_up(place: Place) -> None:
 
 
 def _tool_pruned(place: Place, data: ToolPruned) -> None:
+    found = messages.messages_of_calls(place.cursor, place.session, frozenset(data.call_ids))
     for call_id in data.call_ids:
-        found = messages.call_by_id(place.cursor, place.session, call_id)
-        if found is None:
+        key = found.get(call_id)
+        part = None if key is None else messages.tool(place.cursor, key, call_id)
+        if key is None or part is None:
             raise IllegalEventError(f"Session {place.session_id!r} has no call {call_id!r}.")
-        key, part = found
         match part.state:
             case ToolCompleted() if not part.executed:
                 state = msgspec.structs.replace(part.state, pruned=True)
