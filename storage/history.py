@@ -55,10 +55,17 @@ class Stretch(NamedTuple):
     """Whether all of them have their end, so that the mark may be stood at."""
 
 
-def stretch(cursor: Cursor, session_id: SessionId, since: Mark | None, *, longest: int | None = None) -> Stretch | None:
+class Limit(NamedTuple):
+    """What may be read from its beginning: a log of so many events, and messages of so many bytes."""
+
+    events: int
+    bytes: int
+
+
+def stretch(cursor: Cursor, session_id: SessionId, since: Mark | None, *, limit: Limit | None = None) -> Stretch | None:
     """What is behind `since`; everything where that is None or of another origin. Raises `SessionNotFoundError`.
 
-    With `longest`, a session whose log has more events is not read from its beginning: the answer is then None.
+    What is more than the `limit` is not read from its beginning: the answer is then None.
     """
     rows = cursor.execute(_SESSION, (session_id,)).fetchall()
     if not rows:
@@ -66,7 +73,7 @@ def stretch(cursor: Cursor, session_id: SessionId, since: Mark | None, *, longes
     key, head, first, covered = rows[0]
     origin = Origin(first, covered or 0)
     if since is None or since.origin != origin:
-        if longest is not None and head > longest:
+        if limit is not None and (head > limit.events or _bytes(cursor, key, origin) > limit.bytes):
             return None
         since = None
     known = -1 if since is None else since.seq
@@ -87,4 +94,8 @@ def size(cursor: Cursor, session_id: SessionId) -> int:
     if not rows:
         raise sessions.not_found(session_id)
     key, _, first, covered = rows[0]
-    return cursor.execute(_SIZE, (key, first, covered or 0)).fetchall()[0][0] or 0
+    return _bytes(cursor, key, Origin(first, covered or 0))
+
+
+def _bytes(cursor: Cursor, key: int, origin: Origin) -> int:
+    return cursor.execute(_SIZE, (key, *origin)).fetchall()[0][0] or 0

@@ -41,7 +41,7 @@ from ..protocol.values.question import QuestionRequest
 from ..protocol.values.session import PromptOutcome
 from . import approvals, attempts, entries, epochs, fragments, history, inbox, managed, messages, removal, requests, sessions
 from .epochs import EpochRecord
-from .history import Mark, Stretch
+from .history import Limit, Mark, Stretch
 from .keys import Keys, SessionKey
 from .leftovers import Unfinished, unfinished
 from .projectors import PROJECTORS, IllegalEventError, Place, create_session
@@ -353,14 +353,14 @@ class Transaction:
         self._check()
         return epochs.find(self._cursor, session_id)
 
-    def stretch(self, session_id: SessionId, since: Mark | None, *, longest: int) -> Stretch | None:
+    def stretch(self, session_id: SessionId, since: Mark | None, limit: Limit) -> Stretch | None:
         """What the next request is made from, behind `since`.
 
-        None where that would be everything of a session with more than `longest` events: that is for a reader to read, while
+        None where that would be everything of a session that is more than the `limit`: that is for a reader to read, while
         others write.
         """
         self._check()
-        return history.stretch(self._cursor, session_id, since, longest=longest)
+        return history.stretch(self._cursor, session_id, since, limit=limit)
 
     def context_entries(self, session_id: SessionId) -> list[ContextEntry]:
         """The session's API-managed context entries by key."""

@@ -26,7 +26,7 @@ from steerway.protocol.values import (
 from steerway.protocol.values.errors import SessionNotFoundError
 from steerway.protocol.values.event import CompactionCompleted, CompactionStarted, ContextUpdated, EpochStarted, EventData
 from steerway.storage.database import Database
-from steerway.storage.history import Mark, Origin
+from steerway.storage.history import Limit, Mark, Origin
 from steerway.storage.reader import Reader
 from support.stores import MODEL, append, commit, open_store, session_created, started
 
@@ -126,12 +126,12 @@ def test_a_message_without_its_end_cannot_be_stood_behind(database: Database) ->
 
 def test_a_transaction_does_not_read_a_long_log_from_its_beginning(database: Database) -> None:
     perform(database, [note] * 3)
-    whole = commit(database, lambda transaction: transaction.stretch(S, None, longest=4))
+    whole = commit(database, lambda transaction: transaction.stretch(S, None, Limit(events=4, bytes=1_000)))
     assert len(whole.messages) == 3
-    assert commit(database, lambda transaction: transaction.stretch(S, None, longest=3)) is None
-    assert commit(database, lambda transaction: transaction.stretch(S, whole.mark, longest=3)).messages == ()
+    assert commit(database, lambda transaction: transaction.stretch(S, None, Limit(events=3, bytes=1_000))) is None
+    assert commit(database, lambda transaction: transaction.stretch(S, whole.mark, Limit(events=3, bytes=1_000))).messages == ()
     append(database, S, *epoch(9, 4))
-    assert commit(database, lambda transaction: transaction.stretch(S, whole.mark, longest=4)) is None
+    assert commit(database, lambda transaction: transaction.stretch(S, whole.mark, Limit(events=4, bytes=1_000))) is None
     database.close()
 
 

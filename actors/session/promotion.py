@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from ...protocol.llm.transcript import CHARACTERS_PER_TOKEN, IMAGE_TOKENS
+from ...protocol.llm.transcript import CHARACTERS_PER_TOKEN, PDF_PAGE_TOKENS
 from ...protocol.values.context import ContextEpoch
 from ...protocol.values.event import ContextUpdated, EpochStarted, EventData, PromptPromoted, SyntheticAdded, TurnStarted
 from ...protocol.values.ids import MessageId, SessionId
 from ...protocol.values.message import AssistantMessage, Message, ToolPart, UserMessage
 from ...protocol.values.prompt import Admission, PendingItem
 from ...protocol.values.tool import FileContent
-from ...storage.history import Mark, Stretch
+from ...storage.history import Limit, Mark, Stretch
 from ...storage.journal import Transaction
 from ..context.algebra import Initialized, ReplacementReady, Updated
 from ..context.instructions import Instruction, render_nearby
@@ -38,8 +38,8 @@ LAST_STEP_INSTRUCTION = (
     " remains, and what should happen next."
 )
 
-SHORT_LOG = 256
-"""Events of a log that may be read from its beginning inside the transaction."""
+SHORT = Limit(events=256, bytes=1024 * 1024)
+"""A history that may be read from its beginning inside the transaction."""
 _MARGIN = 64
 """Tokens by which a message may be larger in a request than what is stored of it."""
 
@@ -156,7 +156,7 @@ class Promotion:
         return True
 
     def _begin(self, transaction: Transaction) -> None:
-        self.stretch = transaction.stretch(self._session_id, self._known, longest=SHORT_LOG)
+        self.stretch = transaction.stretch(self._session_id, self._known, SHORT)
         if self.stretch is not None and self._surely_fits(self.stretch):
             transaction.append(self._session_id, [self._services.new_event(self._started)])
             self.begun = True
@@ -166,7 +166,7 @@ class Promotion:
             return True
         # Bytes are no fewer than characters, and base64 makes four of three.
         tokens = stretch.size * 4 // (3 * CHARACTERS_PER_TOKEN) + len(stretch.messages) * _MARGIN
-        return tokens + sum(map(_files, stretch.messages)) * IMAGE_TOKENS <= self._room
+        return tokens + sum(map(_files, stretch.messages)) * PDF_PAGE_TOKENS <= self._room
 
     def _stale(self, transaction: Transaction) -> bool:
         if transaction.session(self._session_id).revision != self._revision:
@@ -189,7 +189,7 @@ class Promotion:
 
 
 def _files(message: Message) -> int:
-    """How many files the message carries; a small one counts for more than its bytes."""
+    """How many files the message carries; an image, or a page, counts for more than its bytes where these are few."""
     match message:
         case UserMessage(files=files):
             return len(files or ())
