@@ -185,6 +185,7 @@ class Drain:
             if goes_on or self._owner.has_pending:
                 passed = await self._passage.through(goes_on, self._step)
             if passed is None:
+                self._passage.rest()  # before somebody else can own the session
                 if self._owner.at_rest():
                     continue
                 self.rested = True
@@ -201,8 +202,7 @@ class Drain:
             if passed.begun is not None:
                 await turn.refuse(failure.failure)
             raise
-        if passed.excess > 0 and not made_smaller and await self._compactor.relieve(passed.excess, passed.model):
-            self._passage.forget()  # pruning changes what was taken up
+        if passed.excess > 0 and not made_smaller and await self._relieved(passed):
             return GoesOn(continuing=True, hold=True)
         self.turn = turn
         try:
@@ -219,6 +219,16 @@ class Drain:
             raise
         finally:
             self._owner.turn_ended()
+
+    async def _relieved(self, passed: Passed) -> bool:
+        """Whether something was done about a request that is too large."""
+        relieved = True  # or an interrupt came behind the commit, and nobody is told
+        try:
+            relieved = await self._compactor.relieve(passed.excess, passed.model)
+        finally:
+            if relieved:
+                self._passage.forget()  # pruning changes what was taken up
+        return relieved
 
     async def _deliver(self) -> None:
         """Do what the control item at the head of the inbox asks."""

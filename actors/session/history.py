@@ -90,7 +90,8 @@ class History:
 
 
 class Histories:
-    """Histories of sessions at rest, the ones used last. A drain takes its session's out and puts it back."""
+    """Histories of sessions at rest, the ones used last. A drain takes its session's out, and puts it back before it
+    gives up ownership."""
 
     def __init__(self, limit: int = KEPT_BYTES) -> None:
         self._limit = limit
@@ -115,5 +116,5 @@ class Histories:
             self.take(next(iter(self._resting)))
 
     def forget(self, session_id: SessionId) -> None:
-        """The session leaves memory, or is gone."""
+        """The session leaves memory, or its history is in doubt."""
         self.take(session_id)

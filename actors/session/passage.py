@@ -85,7 +85,7 @@ class Passage:
         self._session_id = session_id
         self._budget = budget
         self._promoted = promoted
-        self._history = services.histories.take(session_id)
+        self._history: History | None = None
         self.switched = trio.Event()
         """Set once another model was selected than the one that was sampled last."""
 
@@ -101,6 +101,8 @@ class Passage:
         """
         services, session_id = self._services, self._session_id
         instruction = goes_on.instruction
+        if self._history is None:
+            self._history = services.histories.take(session_id)
         while True:
             self.switched = trio.Event()
             known = None if self._history is None else self._history.mark
@@ -167,13 +169,15 @@ class Passage:
         return structs.replace(passed.frame, messages=messages)
 
     def forget(self) -> None:
-        """What was taken up has changed."""
+        """What was taken up has changed, or may have."""
         self._history = None
+        self._services.histories.forget(self._session_id)
 
     def rest(self) -> None:
-        """The drain is over; the next one may go on from here."""
+        """Nothing is to be done for now. Who passes the next boundary, this drain or another one, goes on from here."""
         if self._history is not None:
             self._services.histories.put(self._session_id, self._history)
+            self._history = None
 
     def _room(self, model: ModelInfo, frame: LLMRequest, history: History) -> int | None:
         """How many tokens may be added to the history before something is done about it; None without a limit."""
