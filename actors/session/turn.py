@@ -22,6 +22,7 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 import trio
+from msgspec import structs
 
 from ...protocol.llm import events as llm
 from ...protocol.llm.adapter import Conversation
@@ -281,6 +282,8 @@ class Turn:
                 return llm.ProviderFailed(failure=failure, tokens=end.tokens)
             case llm.Finished() as end if not self._response.has_output:
                 return llm.ProviderFailed(failure=EMPTY_ANSWER, retryable=True, tokens=end.tokens)
+            case llm.ProviderFailed(tokens=None) as end:  # what ends it from outside, the network or a defect, knows of none
+                return structs.replace(end, tokens=self._response.used)
             case end:
                 return end
 
@@ -402,7 +405,7 @@ class Turn:
 
     def _interrupted(self, reason: Literal["user", "shutdown"]) -> TurnInterrupted:
         end = self._response.end
-        tokens = self._response.used if end is None else end.tokens
+        tokens = self._response.used if end is None or end.tokens is None else end.tokens
         cost = self._paid + self._model.cost(tokens)
         used = self._used + (tokens or NO_TOKENS)
         return TurnInterrupted(
