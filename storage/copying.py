@@ -23,7 +23,7 @@ from .sessions import SessionRecord
 class Fork:
     """One fork. Call `survey` until it says False, then `read`, `rename` and `write` in turn until `write` returns the child.
 
-    `title` None takes the origin's, `created` is epoch milliseconds.
+    `created` is epoch milliseconds.
     """
 
     def __init__(
@@ -34,12 +34,10 @@ class Fork:
         ids: NewIds,
         created: int,
         before: MessageId | None = None,
-        title: str | None = None,
     ) -> None:
         self._origin_id = origin_id
         self._child_id = child_id
         self._before = before
-        self._title = title
         self._ids = ids
         self._created = created
         self._survey = Survey(before)
@@ -82,7 +80,7 @@ class Fork:
         for event in self._events:
             seq = event.seq or 0
             if seq == 1:
-                self._add(self._created, beginning(self._origin, event.data, self._title))
+                self._add(self._created, beginning(self._origin, event.data))
             if seq > self._survey.upto:
                 break
             self._read = seq
@@ -93,8 +91,13 @@ class Fork:
             self._end = NewEvent(self._ids.event(), self._created, end)
 
     def write(self, transaction: Transaction) -> SessionRecord | None:
-        """Append the page that was made; the child once it is whole. Raises `ConflictError` when the child's id is taken."""
+        """Append the page that was made; the child once it is whole.
+
+        Raises `ConflictError` when the child's id is taken, and `SessionNotFoundError` when the origin was removed meanwhile:
+        the files that the history names went with it.
+        """
         self.begun = True
+        transaction.head(self._origin_id)
         stored = transaction.copy(self._child_id, self._copies, hidden=self._end is None)
         if self._first is None:
             self._first = stored[0]

@@ -7,7 +7,7 @@ Rules:
   transaction and stops writing.
 - The generation names the store's history. It changes when the database file turns out to be a copy: its inode is another
   one, or a backup marked it (ruling C11).
-- What an ended process left of copies that were not whole is deleted before anything else is written.
+- What an ended process left of copies that were not whole is deleted before anything else is written, if the disk lets it.
 - Read-only openers take no ownership and change nothing (ruling B12).
 """
 
@@ -170,14 +170,26 @@ def _make_private(path: Path) -> None:
 
 
 def _sweep(connection: Connection) -> int:
-    """Delete what an ended process has left of copies that were not whole; says how many there were."""
-    with connection:
-        cursor = connection.cursor()
-        left = removal.hidden(cursor)
-        for session_id in left:
-            while removal.sweep(cursor, session_id):
-                pass
-    return len(left)
+    """Delete what an ended process has left of copies that were not whole, a part to a transaction; says how many those were.
+
+    What a full disk keeps from being deleted stays hidden for the next time: the copy may be what filled it.
+    """
+    cursor = connection.cursor()
+    swept = 0
+    for session_id in removal.hidden(cursor):
+        more = True
+        while more:
+            cursor.execute("BEGIN IMMEDIATE")
+            try:
+                more = removal.sweep(cursor, session_id)
+                cursor.execute("COMMIT")
+            except apsw.FullError:
+                return swept
+            finally:
+                if connection.in_transaction:
+                    cursor.execute("ROLLBACK")
+        swept += 1
+    return swept
 
 
 def _enter(

@@ -141,11 +141,11 @@ class Survey:
         return self._used.get(id, self.upto + 1) <= self.upto
 
 
-def beginning(origin: Session, first: EventData, title: str | None) -> SessionCreated:
+def beginning(origin: Session, first: EventData) -> SessionCreated:
     """The child's first event. `first` is the origin's, `origin` the session as it is now."""
     assert isinstance(first, SessionCreated)
     return SessionCreated(
-        title=origin.title if title is None else title,
+        title=origin.title,
         location=first.location,
         agent=first.agent,
         model=first.model,

@@ -86,7 +86,7 @@ _PARTS = (
     " WHERE p.session = (SELECT key FROM session WHERE id = ?) AND p.open = 1 ORDER BY m.seq, p.key"
 )
 _SESSIONS = (
-    "SELECT id FROM session WHERE key IN (SELECT session FROM message WHERE open = 1"
+    "SELECT id FROM session WHERE hidden = 0 AND key IN (SELECT session FROM message WHERE open = 1"
     " UNION SELECT session FROM message_part WHERE open = 1"
     " UNION SELECT session FROM permission_request WHERE ended_seq IS NULL"
     " UNION SELECT session FROM question_request WHERE ended_seq IS NULL) ORDER BY key"

@@ -43,6 +43,9 @@ PAGE_BYTES = 1024 * 1024
 """What a page of events holds unless told: so many events, and none behind the one that makes it this large."""
 
 
+_UNANSWERED = "SELECT id FROM session WHERE unanswered_seq IS NOT NULL AND hidden = 0 ORDER BY key"
+
+
 class Reader:
     """Reads of one store; `close` ends it."""
 
@@ -178,7 +181,7 @@ class Reader:
         rows: list[tuple[int, bytes]] = []
         try:
             for seq, body in self._cursor.execute(
-                "SELECT seq, body FROM event WHERE session = (SELECT key FROM session WHERE id = ?) AND seq > ?"
+                "SELECT seq, body FROM event WHERE session = (SELECT key FROM session WHERE id = ? AND hidden = 0) AND seq > ?"
                 " ORDER BY seq LIMIT ?",
                 (session_id, after, limit),
             ):
@@ -230,7 +233,7 @@ class Reader:
 
     def unanswered_sessions(self) -> list[SessionId]:
         """Sessions where a promoted prompt or a settled call waits for a provider turn (ruling B5)."""
-        rows = self._cursor.execute("SELECT id FROM session WHERE unanswered_seq IS NOT NULL ORDER BY key").fetchall()
+        rows = self._cursor.execute(_UNANSWERED).fetchall()
         return [row[0] for row in rows]
 
     @contextmanager

@@ -1,7 +1,7 @@
 """Building the projections anew from the log, in place.
 
 Everything that is a projection goes and the log is replayed, all in the transaction of one member. What is no projection stays;
-a checkpoint follows its message to that one's new key, and a context entry its session.
+a checkpoint follows its message to that one's new key, and a context entry its session. A hidden session stays hidden.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from ..protocol.values import SessionId, decode_event
-from . import fragments
+from . import fragments, removal
 from .journal import StoredEvent, Transaction
 from .keys import Keys
 from .statements import Cursor
@@ -39,6 +39,7 @@ def rebuild(cursor: Cursor, keys: Keys) -> None:
     kept = cursor.execute(
         "SELECT s.id, c.name, c.value, c.created, c.updated FROM context_entry c JOIN session s ON s.key = c.session"
     ).fetchall()
+    hidden = removal.hidden(cursor)
     cursor.execute("DROP TABLE IF EXISTS temp.log")
     cursor.execute("CREATE TEMP TABLE log AS SELECT id, type, created, body FROM main.event ORDER BY id")
     cursor.execute("INSERT INTO session_title (session_title) VALUES ('delete-all')")
@@ -54,6 +55,8 @@ def rebuild(cursor: Cursor, keys: Keys) -> None:
         transaction.restore((StoredEvent(SessionId(event.session_id), event.seq, kind, created, body),))
         transaction.events.clear()
     transaction.ended = True
+    for session_id in hidden:
+        cursor.execute("UPDATE session SET hidden = 1 WHERE id = ?", (session_id,))
     for message_id, part, text in checkpoints:
         rows = cursor.execute("SELECT key FROM message WHERE id = ?", (message_id,)).fetchall()
         for (key,) in rows:

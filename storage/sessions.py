@@ -24,7 +24,7 @@ _INSERT = (
 )
 
 FAMILY = (
-    "WITH RECURSIVE family (key, id) AS (SELECT key, id FROM session WHERE id = ?"
+    "WITH RECURSIVE family (key, id) AS (SELECT key, id FROM session WHERE id = ? AND hidden = 0"
     " UNION SELECT s.key, s.id FROM family f JOIN session s ON s.parent_id = f.id)"
 )
 """Begins a statement about a session and all its descendants; rows leave the recursion in the order they entered it."""

@@ -143,7 +143,6 @@ def test_a_fork_has_names_and_selections_of_its_origin_and_totals_of_its_own(sto
     assert (child.title, child.metadata, child.agent, child.model) == ("Days", {"colour": "red"}, "build", SWITCHED)
     assert (child.cost, child.tokens.input, child.parent_id) == (0.0, 0, None)
     assert (child.created, child.updated) == (9_000, 9_000)
-    assert fork(store, OTHER, title="Days, again").title == "Days, again"
 
 
 def test_a_fork_ends_with_where_it_came_from(store: Database) -> None:
