@@ -2,6 +2,7 @@
 
 import gzip
 import logging
+import traceback
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -12,8 +13,9 @@ from trio.testing import MockClock
 
 from steerway.actors.configuration import Configuration, Model, Provider, Timeouts
 from steerway.actors.models import Models
-from steerway.actors.models.transport import DRAIN_SECONDS, ERROR_SECONDS, MAX_ERROR_BODY, MAX_INFLATED
+from steerway.actors.models.transport import DRAIN_SECONDS, ERROR_SECONDS, MAX_ERROR_BODY, MAX_INFLATED, Transport
 from steerway.protocol.llm.events import Finished, LLMEvent, ProviderFailed, TextDelta, TextEnd, TextStart
+from steerway.protocol.llm.openai_chat import OpenAIChatAdapter
 from steerway.protocol.llm.request import Generation, LLMRequest, Text, UserMessage
 from steerway.protocol.values.model import ModelRef
 from support.answers import Answer, Part, answer, delay, event, hold, raw, status, stream, text
@@ -373,3 +375,33 @@ async def test_a_head_that_repeats_the_key_reaches_no_logger(
     assert "HTTP/1.1 400" in caplog.text
     for secret in (KEY, "more-0123456789"):
         assert secret not in caplog.text
+
+
+class DefectiveAdapter(OpenAIChatAdapter):
+    """One that fails where nothing should, while the key is at hand."""
+
+    def classify(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderFailed:
+        try:
+            raise KeyError("first")
+        except KeyError:
+            raise RuntimeError("then") from ExceptionGroup("and", [ValueError("both")])
+
+
+async def test_a_defect_takes_no_key_along_for_a_logger_that_shows_locals() -> None:
+    async with (
+        open_provider(status(400)) as provider,
+        models_at(provider.base_url, environ={"K": KEY}, api_key_env="K", headers={"x-more": "more-0123456789"}) as models,
+    ):
+        info = models.resolve(ModelRef(provider="scripted", id="small"))
+        adapter, transport = DefectiveAdapter(), Transport()
+        async with transport.open(info, adapter, adapter.encode(ASK)) as batches:
+            with pytest.raises(RuntimeError) as raised:
+                await anext(batches)
+        await transport.aclose()
+        assert provider.requests[0].headers["authorization"].endswith(KEY)
+    below = [frame.f_locals for frame, _ in traceback.walk_tb(raised.tb) if frame.f_code.co_filename != __file__]
+    assert len(below) >= 3
+    assert below[-1] == {}
+    for secret in (KEY, "more-0123456789"):
+        assert secret not in repr(below)
+        assert secret not in repr(info.__rich_repr__())

@@ -94,6 +94,9 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:  # headers may be credentials too
         return f"<ModelInfo {self.ref} by {self.protocol}>"
 
+    def __rich_repr__(self) -> list[tuple[str, Any]]:  # what structlog's console shows of locals
+        return [("ref", str(self.ref)), ("protocol", self.protocol)]
+
 
 class Catalog:
     """The models of one configuration. `environ` is where keys are read from, at each resolution."""

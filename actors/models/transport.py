@@ -13,13 +13,14 @@ Rules:
 - After the explicit end the rest of the body is read for a moment, so that the connection can be used again. Nobody is
   interrupted by that any more: an answer that has ended stays whole.
 - The key, and what else of the headers may be a credential, is removed from everything a failure says. Texts of
-  exceptions are not repeated where they could quote a header.
+  exceptions are not repeated where they could quote a header. A defect takes no locals along: some loggers show them.
 """
 
 from __future__ import annotations
 
 import math
 import ssl
+import traceback
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -172,6 +173,9 @@ class _Exchange:
         except (httpx2.HTTPError, httpx2.StreamError) as error:
             self._over = True
             return [self._unreached(error)] if self._answer is None else self._decoder.close()
+        except Exception as defect:
+            _forget_locals(defect)
+            raise
         self._over = True
         return self._ended_by(self._silence()) if scope.cancelled_caught else self._decoder.close()
 
@@ -319,6 +323,20 @@ def _inflater() -> Callable[[bytes], bytes]:
         return plain
 
     return inflate
+
+
+def _forget_locals(defect: BaseException) -> None:
+    """Empty the frames that an exception has left behind, and those of the exceptions behind it."""
+    waiting: list[BaseException | None] = [defect]
+    seen = set[int]()
+    while waiting:
+        error = waiting.pop()
+        if error is not None and id(error) not in seen:
+            seen.add(id(error))
+            traceback.clear_frames(error.__traceback__)
+            waiting += (error.__cause__, error.__context__)
+            if isinstance(error, BaseExceptionGroup):
+                waiting += cast("BaseExceptionGroup[BaseException]", error).exceptions
 
 
 def _without_beginning(text: str, secret: str) -> str:
