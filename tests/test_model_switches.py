@@ -4,11 +4,14 @@ The turns are decoded from each protocol's own stream, so that the metadata is w
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
 
 from steerway.actors.configuration import Configuration, Provider, Store
 from steerway.protocol.llm.adapter import Adapter
@@ -24,7 +27,7 @@ from steerway.protocol.llm.events import (
     ToolResult,
 )
 from steerway.protocol.llm.gemini import UNCHECKED, GeminiAdapter
-from steerway.protocol.llm.invariants import check
+from steerway.protocol.llm.invariants import IMAGE_TYPES, MEDIA_TYPES, check
 from steerway.protocol.llm.lowering import lower
 from steerway.protocol.llm.openai_chat import OpenAIChatAdapter
 from steerway.protocol.llm.openai_responses import OpenAIResponsesAdapter
@@ -37,16 +40,22 @@ from steerway.protocol.values.message import (
     Message,
     ModelSwitchedMessage,
     ReasoningPart,
+    SystemMessage,
     TextPart,
     ToolCompleted,
+    ToolError,
     ToolPart,
+    ToolPending,
+    ToolRunning,
+    ToolState,
     UserMessage,
 )
 from steerway.protocol.values.model import ModelRef
+from steerway.protocol.values.prompt import PromptFile
 from steerway.protocol.values.session import CompletedOutcome
 from steerway.protocol.values.tool import FileContent, TextContent, ToolDefinition
 from support import anthropic_messages, gemini, openai_chat, openai_responses
-from support.answers import Answer, answer, event, interleave, raw, reasoning, text, tool_call
+from support.answers import Answer, Block, answer, event, interleave, raw, reasoning, text, tool_call
 from support.answers import stream as stream_of
 from support.decoding import decode
 from support.house import open_house
@@ -213,10 +222,18 @@ def switch(model: ModelRef) -> ModelSwitchedMessage:
     return ModelSwitchedMessage(id=MessageId("msg_m"), created=1, model=model)
 
 
-def sent(protocol: str, history: Iterable[Message], *, model: ModelRef | None = None, update: bool = False) -> str:
+def sent(
+    protocol: str,
+    history: Iterable[Message],
+    *,
+    model: ModelRef | None = None,
+    update: bool = False,
+    media: Collection[str] = IMAGE_TYPES,
+    options: dict[str, Any] | None = None,
+) -> str:
     """The body of the request, which the protocol's strict rules accept."""
     target = model or MODELS[protocol]
-    messages = lower(tuple(history), target)
+    messages = lower(tuple(history), target, media=media)
     if update:
         messages = (*messages, SystemUpdate(text="It is <later>."))
     check(messages)
@@ -230,7 +247,7 @@ def sent(protocol: str, history: Iterable[Message], *, model: ModelRef | None = 
                 tools=(READ,),
                 tool_choice="auto",
                 generation=Generation(),
-                options={},
+                options=options or {},
                 body={},
             )
         )
@@ -370,3 +387,85 @@ async def test_a_session_switches_between_the_protocols_over_http(tmp_path: Path
     found = [part for message in turns for part in message.content if isinstance(part, ToolPart)]
     assert [(part.name, part.executed) for part in found] == [*[("look", False)] * 8, ("web_search", True)]
     assert all(isinstance(part.state, ToolCompleted) for part in found)
+
+
+# --- any conversation -------------------------------------------------------------------------------------------------
+
+TARGETS: Mapping[str, Sequence[str]] = {
+    "openai-chat": ("small", "deepseek-v4"),
+    "openai-responses": ("gpt-5", "gpt-4o"),
+    "anthropic-messages": ("claude-1", "claude-opus-4-8"),
+    "gemini": ("gemini-3-pro", "gemini-2.5-flash"),
+}
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "openai-chat": {"reasoningEffort": "low"},
+    "openai-responses": {"reasoningEffort": "low", "reasoningSummary": "auto"},
+    "anthropic-messages": {"thinking": {"type": "enabled", "budgetTokens": 2000}},
+    "gemini": {"thinkingConfig": {"includeThoughts": True}},
+}
+FILES = (
+    PromptFile(data=b"\x89PNG", mime="image/png", name="a.png"),
+    PromptFile(data=b"GIF89a", mime="image/gif"),
+    PromptFile(data=b"%PDF-1.7", mime="application/pdf", name="a.pdf"),
+    PromptFile(data=b"text", mime="text/plain"),
+)
+SAID: Sequence[Callable[[int], Block]] = (
+    lambda number: reasoning(f"thought {number} \ud83d", deltas=2),
+    lambda number: text(f"word {number} 😀", deltas=2),
+    lambda _: tool_call("read", {"path": "a"}, deltas=2),
+    lambda _: tool_call("7 zip!", {}, deltas=1),
+    lambda _: tool_call("read", '["broken', deltas=1),
+    lambda _: interleave(tool_call("read", {"path": "b"}, deltas=3), tool_call("read", {"path": "c"}, deltas=2)),
+)
+STATES: Sequence[Callable[[dict[str, Any]], ToolState]] = (
+    lambda given: ToolCompleted(input=given, content=(TextContent(text="found"),)),
+    lambda given: ToolCompleted(input=given, content=tuple(FileContent(data=one.data, mime=one.mime) for one in FILES)),
+    lambda given: ToolCompleted(input=given, content=(), structured={"n": 1}),
+    lambda given: ToolCompleted(input=given, content=(), pruned=True),
+    lambda given: ToolError(input=given, error=BOOM, content=(FileContent(data=b"\x89PNG", mime="image/png"),)),
+    lambda given: ToolRunning(input=given),
+    lambda _: ToolPending(input='{"pa'),
+)
+"""What became of a local call."""
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
+    """Turns of all protocols' models in any order, decoded from their own streams, some of them cut or failed."""
+    history: list[Message] = [user("Hi")]
+    for number in range(1, draw(st.integers(1, 6)) + 1):
+        protocol = draw(st.sampled_from(list(TARGETS)))
+        model = structs.replace(MODELS[protocol], id=draw(st.sampled_from(TARGETS[protocol])))
+        if draw(st.booleans()):
+            files = tuple(draw(st.lists(st.sampled_from(FILES), max_size=2)))
+            history.append(UserMessage(id=MessageId("msg_u"), created=1, text=draw(st.sampled_from(["", "Go"])), files=files))
+        if draw(st.integers(0, 3)) == 0:
+            history.append(SystemMessage(id=MessageId("msg_s"), created=1, text="It is <later>."))
+        history.append(switch(model))
+        if protocol in SEARCHES and draw(st.integers(0, 4)) == 0:
+            whole = SEARCHES[protocol][0]
+        else:
+            blocks = [draw(st.sampled_from(SAID))(number) for _ in range(draw(st.integers(0, 4)))]
+            whole = stream(protocol, number, answer(*blocks))
+        if cut := draw(st.integers(0, 3)) == 0:
+            whole = whole[: draw(st.integers(0, len(whole)))]
+        said = turn(protocol, number, whole, model=model, failed=cut or draw(st.integers(0, 4)) == 0)
+        content = tuple(
+            structs.replace(part, state=draw(st.sampled_from(STATES))(part.state.input))
+            if isinstance(part, ToolPart) and not part.executed and isinstance(part.state, ToolCompleted)
+            else part
+            for part in said.content
+        )
+        history.append(structs.replace(said, content=content))
+    return tuple(history)
+
+
+@settings(max_examples=150)
+@given(conversations(), st.sampled_from(list(TARGETS)), st.integers(0, 1), st.booleans(), st.booleans())
+def test_any_conversation_of_all_protocols_gives_a_valid_request_in_each(
+    history: tuple[Message, ...], protocol: str, number: int, thinks: bool, asks: bool
+) -> None:
+    model = structs.replace(MODELS[protocol], id=TARGETS[protocol][number])
+    media = MEDIA_TYPES - ({"image/gif"} if protocol == "gemini" else set())
+    options = dict(OPTIONS[protocol]) if thinks else {}
+    sent(protocol, (*history, user("And?")) if asks else history, model=model, media=media, options=options)
