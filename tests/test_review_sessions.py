@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import pytest
 import trio
 
 from steerway import ContextSource, Unavailable, codec_of
+from steerway.actors.blocking import Threads
 from steerway.actors.configuration import Compaction, Configuration, Model, ModelSelection, Provider
 from steerway.actors.session import response
 from steerway.actors.session.actor import SessionActor
 from steerway.actors.session.compaction import Compactor
-from steerway.actors.session.history import KEPT_MESSAGES, Histories
+from steerway.actors.session.history import KEPT_MESSAGES, Histories, History
 from steerway.protocol.llm.invariants import PDF_TYPE
 from steerway.protocol.values import (
     CallId,
@@ -41,7 +43,7 @@ from steerway.storage.connections import connect_writer
 from steerway.storage.copying import Fork
 from steerway.storage.database import Database
 from steerway.storage.doctor import examine
-from steerway.storage.history import Limit
+from steerway.storage.history import Limit, Stretch
 from steerway.storage.journal import Transaction
 from steerway.storage.keys import Keys
 from steerway.storage.reader import Reader
@@ -176,6 +178,24 @@ async def test_a_history_rests_before_somebody_else_may_own_the_session(
         assert await house.ask(session, "Hello") == CompletedOutcome()
         assert await house.ask(session, "Once more") == CompletedOutcome()
     assert resting == [True, True]
+
+
+async def test_large_additions_are_taken_up_outside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else is served while megabytes are written into a request."""
+    places: list[tuple[bool, bool]] = []
+    extend = History.extend
+
+    def noted(history: History, stretch: Stretch) -> None:
+        places.append((stretch.size > 1024 * 1024, threading.current_thread() is threading.main_thread()))
+        extend(history, stretch)
+
+    monkeypatch.setattr(History, "extend", noted)
+    async with open_provider() as provider, open_house(provider, tmp_path, blocking=Threads()) as house:
+        session = await house.session()
+        for _ in range(2):
+            assert await house.ask(session, "x" * 2_000_000) == CompletedOutcome()
+    assert (True, False) in places
+    assert (True, True) not in places
 
 
 # --- what is used -------------------------------------------------------------------------------------------------------

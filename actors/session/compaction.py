@@ -111,7 +111,6 @@ class Compactor:
         if reason != "manual" and await self._given_up():
             return False
         history = await self._services.storage.read(self._history)
-        # A long history takes many milliseconds to put into words, in which no other session would be served.
         older, recent = await self._services.blocking.run(lambda: split(history, self._services.compaction.keep_tokens))
         if reason != "manual" and not older.strip():
             return False
@@ -143,7 +142,7 @@ class Compactor:
 
     async def _prune(self, excess: int) -> bool:
         history = await self._services.storage.read(self._history)
-        parts = prunable(history, self._services.compaction.keep_tokens)
+        parts = await self._services.blocking.run(lambda: prunable(history, self._services.compaction.keep_tokens))
         if sum(result_tokens(part) - PRUNED_TOKENS for part in parts) < excess:
             return False
         self._journal.append([ToolPruned(call_ids=tuple(part.id for part in parts))])
@@ -157,6 +156,7 @@ class Compactor:
         return failures >= MAX_FAILURES
 
     def _history(self, reader: Reader) -> tuple[Message, ...]:
+        """All of it; what is made of it takes long, so it is made outside the loop."""
         return reader.context(self._session_id)
 
     def _last_summary(self, reader: Reader) -> CompactionMessage | None:

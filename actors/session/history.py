@@ -20,8 +20,8 @@ from ...storage.history import Mark, Stretch
 from ..models.catalog import ModelInfo
 from ..models.models import Models
 
-LONG_STRETCH: Final = 500
-"""Messages from which on they are better taken up outside the loop: it takes many milliseconds, in which nobody is served."""
+LONG_MESSAGES: Final = 500
+LONG_BYTES: Final = 1024 * 1024
 KEPT_MESSAGES: Final = 32
 """Request messages from which on a history is worth its memory while the session rests."""
 KEPT_BYTES: Final = 64 * 1024 * 1024
@@ -30,6 +30,11 @@ KEPT_BYTES: Final = 64 * 1024 * 1024
 _PER_MESSAGE: Final = 1_000
 _PER_BYTE: Final = 3
 """A stored byte stands here as text and as the protocol's JSON, media in base64."""
+
+
+def is_long(stretch: Stretch) -> bool:
+    """Whether it is better taken up outside the loop: that takes many milliseconds, in which nobody is served."""
+    return len(stretch.messages) > LONG_MESSAGES or stretch.size > LONG_BYTES
 
 
 class History:
@@ -71,8 +76,8 @@ class History:
         self._messages += new
         self.size += measure(new)
         self.weight += stretch.size * _PER_BYTE + len(new) * _PER_MESSAGE
-        if self.conversation is not None and len(new) > LONG_STRETCH:
-            self.conversation.extend(self._messages)
+        if self.conversation is not None and is_long(stretch):
+            self.conversation.extend(self._messages)  # or the loop would, with the request
         self.mark = stretch.mark if stretch.settled else None
 
     def messages(self) -> tuple[RequestMessage, ...]:

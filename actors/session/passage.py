@@ -30,7 +30,7 @@ from ..models.catalog import ModelInfo
 from ..tools.registry import ToolSet
 from .boundary import baseline_of, invalid_history, nearby, observe, request_of, select, view_of
 from .compaction import ceiling
-from .history import LONG_STRETCH, History
+from .history import History, is_long
 from .promotion import CONTINUE_INSTRUCTION, Promotion
 from .retry import RetryBudget
 from .services import Services
@@ -192,7 +192,7 @@ class Passage:
         if not history.follows(stretch):
             stretch = await self._services.storage.read(lambda reader: reader.stretch(self._session_id, None))
         try:
-            if len(stretch.messages) > LONG_STRETCH:
+            if is_long(stretch):
                 await self._services.blocking.run(lambda: history.extend(stretch))
             else:
                 history.extend(stretch)

@@ -9,7 +9,8 @@ Rules (semantics, "Safe Provider-Turn Boundary", c; rulings A14, B2):
 - It answers with the messages that are new to the request, as they stand in this transaction, unless that would mean to read a
   long history here, where all sessions write.
 - With them it records the first attempt, if the request surely fits: then a prompt costs one commit less, and nothing can come
-  between what was sampled and the attempt (ruling A14). A request that may be too large is measured first, outside.
+  between what was sampled and the attempt (ruling A14). A request that may be too large is measured first, outside, and one to
+  which much is added is written there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ...storage.history import Limit, Mark, Stretch
 from ...storage.journal import Transaction
 from ..context.algebra import Initialized, ReplacementReady, Updated
 from ..context.instructions import Instruction, render_nearby
+from .history import LONG_BYTES, is_long
 from .services import Services
 
 CONTINUE_INSTRUCTION = "Continue."
@@ -38,7 +40,7 @@ LAST_STEP_INSTRUCTION = (
     " remains, and what should happen next."
 )
 
-SHORT = Limit(events=256, bytes=1024 * 1024)
+SHORT = Limit(events=256, bytes=LONG_BYTES)
 """A history that may be read from its beginning inside the transaction."""
 _MARGIN = 64
 """Tokens by which a message may be larger in a request than what is stored of it."""
@@ -157,7 +159,7 @@ class Promotion:
 
     def _begin(self, transaction: Transaction) -> None:
         self.stretch = transaction.stretch(self._session_id, self._known, SHORT)
-        if self.stretch is not None and self._surely_fits(self.stretch):
+        if self.stretch is not None and not is_long(self.stretch) and self._surely_fits(self.stretch):
             transaction.append(self._session_id, [self._services.new_event(self._started)])
             self.begun = True
 
