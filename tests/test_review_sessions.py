@@ -34,7 +34,15 @@ from steerway.protocol.values import (
     TurnFailed,
 )
 from steerway.protocol.values.errors import SessionNotFoundError
-from steerway.protocol.values.event import CompactionStarted, EpochStarted, PromptPromoted, TurnStarted
+from steerway.protocol.values.event import (
+    CompactionDelta,
+    CompactionFailed,
+    CompactionStarted,
+    EpochStarted,
+    PromptPromoted,
+    TurnStarted,
+)
+from steerway.protocol.values.failure import ABORTED
 from steerway.protocol.values.model import NO_TOKENS
 from steerway.protocol.values.prompt import PromptFileInput
 from steerway.protocol.values.tool import TextContent
@@ -201,31 +209,58 @@ async def test_large_additions_are_taken_up_outside_the_loop(tmp_path: Path, mon
 # --- what is used -------------------------------------------------------------------------------------------------------
 
 
+def anthropic(provider: ScriptedProvider) -> Configuration:
+    return Configuration(
+        providers={"anthropic": Provider(protocol="anthropic-messages", base_url=provider.base_url)},
+        models=ModelSelection(default="anthropic/claude-sonnet-4-5"),
+    )
+
+
+def unended(words: str) -> Answer:
+    """An answer of the Anthropic protocol that tells at its beginning that 700 tokens were used, and has no end."""
+    used = {"input_tokens": 700, "output_tokens": 1}
+    message: dict[str, Any] = {"id": "msg_1", "role": "assistant", "content": [], "usage": used}
+    return stream(
+        event({"type": "message_start", "message": message}, "message_start"),
+        event({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+        event({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": words}}),
+        hold(),
+    )
+
+
 async def test_an_answer_that_is_broken_off_for_its_size_does_not_lose_what_was_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(response, "MAX_ANSWER", response.PART_SIZE + 100)
-    used = {"input_tokens": 700, "output_tokens": 1}
-    message: dict[str, Any] = {"id": "msg_1", "role": "assistant", "content": [], "usage": used}
-    endless = stream(
-        event({"type": "message_start", "message": message}, "message_start"),
-        event({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
-        event({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "word " * 100}}),
-        hold(),
-    )
-    async with open_provider(endless) as provider:
-        settings = Configuration(
-            providers={"anthropic": Provider(protocol="anthropic-messages", base_url=provider.base_url)},
-            models=ModelSelection(default="anthropic/claude-sonnet-4-5"),
-        )
-        async with open_house(provider, tmp_path, settings=settings) as house:
-            session = await house.session()
-            await house.ask(session, "Hello")
-            (failed,) = await house.data(session, TurnFailed)
-            assert "more than" in failed.error.message
-            assert failed.tokens is not None
-            assert failed.tokens.input == 700
-            assert (await house.sessions.get(session)).tokens == failed.tokens
+    async with (
+        open_provider(unended("word " * 100)) as provider,
+        open_house(provider, tmp_path, settings=anthropic(provider)) as house,
+    ):
+        session = await house.session()
+        await house.ask(session, "Hello")
+        (failed,) = await house.data(session, TurnFailed)
+        assert "more than" in failed.error.message
+        assert failed.tokens is not None
+        assert failed.tokens.input == 700
+        assert (await house.sessions.get(session)).tokens == failed.tokens
+
+
+async def test_a_summary_that_is_interrupted_does_not_lose_what_was_used(tmp_path: Path) -> None:
+    async with (
+        open_provider(answer(text("Well.")), unended("## Goal")) as provider,
+        open_house(provider, tmp_path, settings=anthropic(provider)) as house,
+    ):
+        session, watch = await house.session(), await house.watch()
+        await house.ask(session, "Hello")
+        before = (await house.sessions.get(session)).tokens
+        await house.sessions.compact(session)
+        await watch.until(CompactionDelta)
+        await house.sessions.interrupt(session)
+        (failed,) = await house.data(session, CompactionFailed)
+        assert failed.error.type == ABORTED
+        assert failed.tokens is not None
+        assert failed.tokens.input == 700
+        assert (await house.sessions.get(session)).tokens == before + failed.tokens
 
 
 # --- what a fork leaves -------------------------------------------------------------------------------------------------

@@ -92,6 +92,10 @@ class Compactor:
         self._session_id = session_id
         self._journal = journal
         self._delivered = delivered
+        self._used = NO_TOKENS
+        """What the attempts at a summary that are over have used."""
+        self._said = NO_TOKENS
+        """What the provider said until now that the one under way has used."""
 
     async def relieve(self, excess: int, model: ModelInfo) -> bool:
         """Do something about a request that is so many tokens too large. True when history changed, so that a new boundary
@@ -122,11 +126,12 @@ class Compactor:
         if not older.strip():
             await self._end(CompactionFailed(message_id=message_id, error=NOTHING_TO_COMPACT))
             return False
-        end: EventData = CompactionFailed(message_id=message_id, error=ABORTED_COMPACTION)
+        end: EventData | None = None
+        self._used = self._said = NO_TOKENS
         try:
             end = await self._summary(message_id, model, _request(model, older, previous), recent)
         finally:
-            await self._end(end)
+            await self._end(end or _failed(message_id, model, ABORTED_COMPACTION, self._used + self._said))
         return isinstance(end, CompactionCompleted)
 
     async def refuse(self, message_id: MessageId, error: Failure) -> None:
@@ -164,11 +169,10 @@ class Compactor:
 
     async def _summary(self, message_id: MessageId, model: ModelInfo, request: LLMRequest, recent: str) -> EventData:
         budget = RetryBudget(self._services.random)
-        used = NO_TOKENS
         while True:
             text, end = await self._answer(message_id, model, request)
-            if end is not None and end.tokens is not None:
-                used = used + end.tokens
+            used = self._used = self._used + (self._said if end is None or end.tokens is None else end.tokens)
+            self._said = NO_TOKENS
             match end:
                 case llm.Finished(finish="stop") if text.strip():
                     return CompactionCompleted(
@@ -204,8 +208,13 @@ class Compactor:
                     self._journal.publish(CompactionDelta(message_id=message_id, offset=len(text), delta=delta))
                     text += delta
                 for event in batch:
-                    if isinstance(event, llm.Finished | llm.ProviderFailed):
-                        return text, event
+                    match event:
+                        case llm.UsageReported(tokens=tokens):
+                            self._said = tokens
+                        case llm.Finished() | llm.ProviderFailed():
+                            return text, event
+                        case _:
+                            pass
         return text, None
 
     async def _end(self, data: EventData) -> None:
