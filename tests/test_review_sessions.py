@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +58,7 @@ from steerway.storage.journal import Transaction
 from steerway.storage.keys import Keys
 from steerway.storage.reader import Reader
 from support.answers import Answer, answer, event, hold, stream, text, tool_call
+from support.doctor import assert_healthy
 from support.house import configuration, open_house, said
 from support.provider import Provider as ScriptedProvider
 from support.provider import Request, open_provider
@@ -328,6 +331,27 @@ def test_half_a_fork_that_has_work_is_not_gone_on_with(tmp_path: Path) -> None:
     assert (reader.unfinished_sessions(), reader.unanswered_sessions()) == ([], [])
     reader.close()
     database.close()
+
+
+def test_after_a_crash_behind_any_commit_a_fork_is_whole_or_gone(store: Database, reader: Reader, tmp_path: Path) -> None:
+    copy = Fork(S, CHILD, ids=IDS, created=9_000)
+    while copy.survey(reader):
+        pass
+    found: list[list[str]] = []
+    whole = False
+    for step in itertools.count():
+        copy.read(reader)
+        copy.rename()
+        whole = commit(store, copy.write) is not None
+        left = tmp_path / f"left_{step}.db"
+        shutil.copyfile(store.path, left)
+        shutil.copyfile(f"{store.path}-wal", f"{left}-wal")
+        open_store(left).close()
+        assert_healthy(left)
+        found.append([row[0] for row in raw(left, "SELECT id FROM session ORDER BY key")])
+        if whole:
+            break
+    assert found == [[S], [S, CHILD]]
 
 
 def test_a_full_disk_that_keeps_half_a_fork_keeps_nobody_from_opening(
