@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Final
 
 import h11
@@ -36,6 +34,7 @@ MAX_EARLY: Final = 64 * 1024
 EARLY_SECONDS: Final = 1.0
 """How long the rest of such a refusal is waited for."""
 
+_FAILURES: Final = (h11.ProtocolError, trio.BrokenResourceError, trio.ClosedResourceError)
 _ENDED: Final = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
 
 Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
@@ -67,7 +66,7 @@ class Connection:
         http = self._http
         self._sent, self._early = False, None
         self._joiner.begin()
-        with _named():
+        try:
             head = http.send(h11.Request(method=method, target=target, headers=headers))
             # With a length, h11 hands the body on as it is; only what asks for chunks is written anew.
             parts = [head, *((body and http.send_with_data_passthrough(h11.Data(data=body))) or ())]
@@ -81,6 +80,8 @@ class Connection:
                 if self._early is None:
                     await self._receive()
             return self._early
+        except _FAILURES as error:
+            raise _named(error) from error
 
     async def read(self) -> bytes:
         """The next piece of the answer's body; empty at its end, then again and again.
@@ -89,10 +90,12 @@ class Connection:
         """
         if self._kept:
             return self._kept.popleft()
-        with _named():
+        try:
             while (piece := self._piece()) is None:
                 await self._receive()
             return piece
+        except _FAILURES as error:
+            raise _named(error) from error
 
     def rest(self) -> bool:
         """Make ready for the next request: whether that can be. If not, the connection is of no more use."""
@@ -190,14 +193,12 @@ class Connection:
         return None if event is h11.NEED_DATA else b""
 
 
-@contextmanager
-def _named() -> Generator[None]:
-    """Failures as the HTTP client has them."""
-    try:
-        yield
-    except h11.LocalProtocolError as error:
-        raise httpx2.LocalProtocolError("This is no valid request.") from error
-    except h11.RemoteProtocolError as error:
-        raise httpx2.RemoteProtocolError("This is no valid answer.") from error
-    except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-        raise httpx2.ReadError("The connection broke.") from error
+def _named(error: Exception) -> httpx2.TransportError:
+    """A failure as the HTTP client has it."""
+    match error:
+        case h11.LocalProtocolError():
+            return httpx2.LocalProtocolError("This is no valid request.")
+        case h11.RemoteProtocolError():
+            return httpx2.RemoteProtocolError("This is no valid answer.")
+        case _:
+            return httpx2.ReadError("The connection broke.")

@@ -184,16 +184,16 @@ class DirectNetwork:
                 plain = await trio.open_tcp_stream(place.host, place.port)
                 if not place.secure:
                     return Connection(plain)
-                secured = trio.SSLStream(plain, self._authorities, server_hostname=place.host, https_compatible=True)
                 try:
+                    secured = trio.SSLStream(plain, self._authorities, server_hostname=place.host, https_compatible=True)
                     await secured.do_handshake()
+                    return Connection(secured)
                 except BaseException:
                     plain.socket.close()
                     raise
-                return Connection(secured)
         except trio.TooSlowError as error:
             raise httpx2.ConnectTimeout(str(error)) from error
-        except (OSError, UnicodeError, trio.BrokenResourceError) as error:  # a name with a label that is too long is no text
+        except (OSError, ValueError, trio.BrokenResourceError) as error:  # a name may be none to sockets or to TLS
             raise httpx2.ConnectError(str(error)) from error
 
 
