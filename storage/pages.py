@@ -197,7 +197,8 @@ def parts_between(cursor: Cursor, session: Any, first: int, last: int) -> list[R
     ).fetchall()
 
 
-_SHOWN = "kind IN ('user', 'synthetic', 'system', 'compaction', 'agent-switched', 'model-switched', 'assistant')"
+_SHOWN = f"kind IN ({', '.join(map(repr, messages.KINDS.values()))})"
+"""A kind that is not known is kept and skipped."""
 _SIZES = (
     "SELECT m.seq, length(m.body) + (SELECT coalesce(sum(length(p.body)), 0) FROM message_part p WHERE p.message = m.key)"  # noqa: S608 - constants
     f" FROM message m WHERE m.session = ? AND m.{_SHOWN}"

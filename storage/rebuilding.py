@@ -1,7 +1,7 @@
 """Building the projections anew from the log, in place.
 
 Everything that is a projection goes and the log is replayed, all in the transaction of one member. What is no projection stays;
-a checkpoint follows its message to that one's new key, and a context entry its session. A hidden session stays hidden.
+a checkpoint follows its message to that one's new key, a context entry its session, and so do two columns that no log tells.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from ..protocol.values import SessionId, decode_event
-from . import fragments, removal
+from . import fragments
 from .journal import StoredEvent, Transaction
 from .keys import Keys
 from .statements import Cursor
@@ -39,7 +39,7 @@ def rebuild(cursor: Cursor, keys: Keys) -> None:
     kept = cursor.execute(
         "SELECT s.id, c.name, c.value, c.created, c.updated FROM context_entry c JOIN session s ON s.key = c.session"
     ).fetchall()
-    hidden = removal.hidden(cursor)
+    beside = cursor.execute("SELECT continued, hidden, id FROM session WHERE continued > 0 OR hidden = 1").fetchall()
     cursor.execute("DROP TABLE IF EXISTS temp.log")
     cursor.execute("CREATE TEMP TABLE log AS SELECT id, type, created, body FROM main.event ORDER BY id")
     cursor.execute("INSERT INTO session_title (session_title) VALUES ('delete-all')")
@@ -55,8 +55,8 @@ def rebuild(cursor: Cursor, keys: Keys) -> None:
         transaction.restore((StoredEvent(SessionId(event.session_id), event.seq, kind, created, body),))
         transaction.events.clear()
     transaction.ended = True
-    for session_id in hidden:
-        cursor.execute("UPDATE session SET hidden = 1 WHERE id = ?", (session_id,))
+    for columns in beside:
+        cursor.execute("UPDATE session SET continued = ?, hidden = ? WHERE id = ?", columns)
     for message_id, part, text in checkpoints:
         rows = cursor.execute("SELECT key FROM message WHERE id = ?", (message_id,)).fetchall()
         for (key,) in rows:

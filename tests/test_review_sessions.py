@@ -48,7 +48,7 @@ from steerway.protocol.values.failure import ABORTED
 from steerway.protocol.values.model import NO_TOKENS
 from steerway.protocol.values.prompt import PromptFileInput
 from steerway.protocol.values.tool import TextContent
-from steerway.storage import removal
+from steerway.storage import rebuilding, removal
 from steerway.storage.connections import connect_writer
 from steerway.storage.copying import Fork
 from steerway.storage.database import Database
@@ -352,6 +352,15 @@ def test_after_a_crash_behind_any_commit_a_fork_is_whole_or_gone(store: Database
         if whole:
             break
     assert found == [[S], [S, CHILD]]
+
+
+def test_building_the_projections_anew_keeps_what_no_log_tells_of_a_session(store: Database, reader: Reader) -> None:
+    begun(store, reader)
+    commit(store, lambda transaction: transaction.count_continuation(S))
+    commit(store, lambda transaction: transaction.write(rebuilding.rebuild))
+    columns = "SELECT id, continued, hidden FROM session ORDER BY key"
+    assert raw(store.path, columns) == [(S, 1, 0), (CHILD, 0, 1)]
+    assert_healthy(store.path)
 
 
 def test_a_full_disk_that_keeps_half_a_fork_keeps_nobody_from_opening(
