@@ -12,9 +12,11 @@ from steerway.protocol.llm.events import (
     Finished,
     LLMEvent,
     ProviderFailed,
+    ReasoningEnd,
     TextDelta,
     TextEnd,
     TextStart,
+    ToolCall,
     ToolInputEnd,
     UsageReported,
 )
@@ -593,7 +595,7 @@ PARTS = st.fixed_dictionaries(
     optional={
         "text": st.sampled_from(["", "t", None]),
         "thought": st.booleans(),
-        "thoughtSignature": st.sampled_from(["s", "", None]),
+        "thoughtSignature": st.sampled_from(["c2ln", "s", "", None]),
         "functionCall": st.fixed_dictionaries({}, optional={"name": st.just("n"), "args": ODD, "id": st.just("i")}),
         "executableCode": st.fixed_dictionaries({}, optional={"code": ODD, "id": st.sampled_from("ab")}),
         "codeExecutionResult": st.fixed_dictionaries({}, optional={"outcome": ODD, "id": st.sampled_from("ab")}),
@@ -761,3 +763,24 @@ def test_answers_that_are_errors_are_classified(
         assert failed.failure.fields["code"] == word
     told = ADAPTER.classify(status, {"retry-after": "7"}, json.dumps(error).encode())
     assert told.retry_after_ms == 7000
+
+
+@pytest.mark.parametrize("signature", ["no base64!", "abcde", "c2ln=x", "=", "\ud83d", "ü", " c2ln"])
+def test_what_is_no_signature_never_comes_to_be_sent_back(signature: str) -> None:
+    parts: tuple[dict[str, Any], ...] = (
+        {"text": "Hm", "thought": True, "thoughtSignature": signature},
+        {"text": "Yes", "thoughtSignature": signature},
+        {"executableCode": CODE, "thoughtSignature": signature},
+        {"functionCall": {"name": "one", "args": {}}, "thoughtSignature": signature},
+    )
+    events = decode(said(*parts, finish="STOP"))
+    assert [event.metadata for event in events if isinstance(event, ReasoningEnd | TextEnd)] == [None, None]
+    assert [event.text for event in events if isinstance(event, TextDelta)] == ["Yes"]
+    assert all("signature" not in repr(event) for event in events)
+
+
+@pytest.mark.parametrize("signature", ["c2ln", "c2k=", "c2k", "-_-_", "+/=="])
+def test_a_signature_may_be_of_either_alphabet_and_padded_or_not(signature: str) -> None:
+    events = decode(said({"functionCall": {"name": "one", "args": {}}, "thoughtSignature": signature}, finish="STOP"))
+    (call,) = [event for event in events if isinstance(event, ToolCall)]
+    assert call.metadata == {"gemini": {"signature": signature}}

@@ -6,7 +6,8 @@ Rules:
 - Every chunk holds parts that came since the last one. Text goes on over chunks, thoughts are reasoning, a call comes whole.
 - A signature belongs to the part it came with, and parts with one are never joined with others. One fragment holds many parts,
   so its Native Continuation Metadata say which characters were signed, and by what. A signed part without text belongs behind
-  the text that is open; where none is, it says nothing. What the text was grounded on is kept there too.
+  the text that is open; where none is, it says nothing. What the text was grounded on is kept there too. What is no base64 is
+  no signature: sent back, it would make every further request invalid.
 - Calls of the provider's own tools are executed calls; their results are kept as they came. A result without its call is passed
   over, as are parts of kinds that later versions add. Media among an answer are told as text, since nothing here holds them.
 - The counts do not overlap, except that those of the prompt include the cached ones. Of each the largest counts.
@@ -16,6 +17,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from typing import Any, Final
 
@@ -58,6 +60,8 @@ _FAILURES: Final = {
 _RESULTS: Final = frozenset(HOSTED.values())
 _SOURCES: Final = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
 _PLAIN: Final = frozenset(("content", "index"))
+_BASE64: Final = re.compile(r"([A-Za-z0-9+/_-]+)={0,2}")
+"""Either alphabet, padded or not, as Google's JSON takes bytes."""
 _MAX_BARE: Final = 64 * 1024
 _CODE_EXECUTION: Final = "code_execution"
 _COUNTS: Final = (
@@ -197,7 +201,7 @@ class GeminiDecoder(AnswerDecoder):
             if text and "thoughtSignature" not in part:
                 self._say(lane, text)
             else:
-                self._read_prose(lane, text, string(part.get("thoughtSignature")))
+                self._read_prose(lane, text, _signature(part))
             return
         for kind, value in part.items():
             match kind:
@@ -251,7 +255,7 @@ class GeminiDecoder(AnswerDecoder):
         self._pieces += 1
         self._count_pieces(self._pieces)
         call.executed = executed
-        if signature := string(part.get("thoughtSignature")):
+        if signature := _signature(part):
             native["signature"] = signature
         call.metadata = {PROTOCOL: native} if native else None
         if name:
@@ -297,7 +301,7 @@ class GeminiDecoder(AnswerDecoder):
             return
         call = calls.popleft()
         native: dict[str, Any] = {"part": kind}
-        if signature := string(part.get("thoughtSignature")):
+        if signature := _signature(part):
             native["signature"] = signature
         outcome = mapping(result).get("outcome", "OUTCOME_OK")
         self._fragments.settle_call(call, result, is_error=outcome != "OUTCOME_OK", metadata={PROTOCOL: native})
@@ -323,6 +327,12 @@ class GeminiDecoder(AnswerDecoder):
         self._tokens = Tokens(
             input=prompt - cached + tools, output=output, reasoning=reasoning, cache=CacheTokens(read=cached, write=0)
         )
+
+
+def _signature(part: dict[str, Any]) -> str:
+    signature = string(part.get("thoughtSignature"))
+    found = _BASE64.fullmatch(signature)
+    return signature if found and len(found[1]) % 4 != 1 else ""
 
 
 def _shown(reason: str, said: str) -> str:

@@ -262,7 +262,8 @@ def _is_base64(value: object) -> bool:
     if not isinstance(value, str):
         return False
     try:
-        base64.b64decode(value.translate(str.maketrans("-_", "+/")), validate=True)
+        plain = value.translate(str.maketrans("-_", "+/")).rstrip("=")
+        base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
     except (binascii.Error, ValueError):
         return False
     return True
