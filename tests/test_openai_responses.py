@@ -814,6 +814,13 @@ FAILURES: list[tuple[str, bytes, list[LLMEvent], str, bool]] = [
         "provider.content-filter",
         False,
     ),
+    (
+        "failed, and says why beside the response",
+        event("response.failed", error={"code": "rate_limit_exceeded", "message": "Slow down"}),
+        [],
+        "provider.rate-limit",
+        True,
+    ),
     ("failed without a word", event("response.failed", response=response("failed")), [], "provider.internal", True),
     (
         "completed with an error",

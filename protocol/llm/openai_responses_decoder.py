@@ -105,7 +105,9 @@ class OpenAIResponsesDecoder(AnswerDecoder):
             case "response.output_item.done":
                 self._complete(self._item(event), mapping(event.get("item")))
             case "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled" as type:
-                self._read_response(mapping(event.get("response")), type.partition(".")[2])
+                response = mapping(event.get("response"))
+                error = response.get("error") or event.get("error")  # some servers have it beside the response
+                self._read_response({**response, "error": error}, type.partition(".")[2])
             case "error":
                 self._provider_error(event.get("error") or event)
             case "response.created":
