@@ -31,6 +31,7 @@ _ADMISSION = (
 _FIND = f"{_ADMISSION} WHERE i.id = ?"
 _WAITING = "i.session = (SELECT key FROM session WHERE id = ?) AND i.promoted_seq IS NULL AND i.withdrawn_seq IS NULL"
 _PENDING = f"{_ADMISSION} WHERE {_WAITING} ORDER BY i.admitted_seq"
+_PLACES = f"SELECT i.id, i.kind, i.delivery FROM inbox i WHERE {_WAITING} ORDER BY i.admitted_seq"  # noqa: S608 - constants
 
 
 def find(cursor: Cursor, message_id: MessageId) -> Admission | None:
@@ -60,6 +61,17 @@ def find_item(cursor: Cursor, message_id: MessageId) -> PendingItem | None:
 def pending(cursor: Cursor, session_id: SessionId) -> list[PendingItem]:
     """What waits, in admission order."""
     return [_item(row) for row in cursor.execute(_PENDING, (session_id,)).fetchall()]
+
+
+def front(cursor: Cursor, session_id: SessionId) -> list[PendingItem]:
+    """Of what waits the first item, and the steers that no control item stands before; the others' prompts are not read."""
+    wanted: list[MessageId] = []
+    for message_id, kind, delivery in cursor.execute(_PLACES, (session_id,)).fetchall():
+        if not wanted or (kind == "prompt" and delivery == "steer"):
+            wanted.append(message_id)
+        if kind != "prompt":
+            break
+    return [item for message_id in wanted if (item := find_item(cursor, message_id)) is not None]
 
 
 def pending_control(cursor: Cursor, session_id: SessionId, kind: ControlKind) -> ControlItem | None:

@@ -377,6 +377,11 @@ class Transaction:
         self._check()
         return inbox.pending(self._cursor, session_id)
 
+    def front(self, session_id: SessionId) -> list[PendingItem]:
+        """Of what waits the first item, and all steers in front of the first control item: what the next boundary may take."""
+        self._check()
+        return inbox.front(self._cursor, session_id)
+
     def unfinished(self, session_id: SessionId) -> Unfinished:
         """What recovery has to settle: open turns, fragments, calls and requests."""
         self._check()

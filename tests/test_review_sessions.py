@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 import apsw
 import pytest
 import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from steerway import ContextSource, Unavailable, codec_of
 from steerway.actors.blocking import Threads
@@ -20,12 +23,15 @@ from steerway.actors.session import response
 from steerway.actors.session.actor import SessionActor
 from steerway.actors.session.compaction import Compactor
 from steerway.actors.session.history import KEPT_MESSAGES, Histories, History
+from steerway.actors.session.promotion import eligible
 from steerway.protocol.llm.invariants import PDF_TYPE
 from steerway.protocol.values import (
     CallId,
     CompletedOutcome,
+    ControlAdmitted,
     EventData,
     IdSource,
+    Location,
     MessageId,
     SessionId,
     SyntheticAdded,
@@ -84,8 +90,8 @@ async def test_small_documents_count_as_pages_also_where_the_boundary_begins_the
     """Twenty PDFs are 60,000 tokens by the estimate, which is more than the ceiling of 45,000."""
     files = [PromptFileInput(data=b"%%PDF-1.7\n%d 0 obj" % number, mime=PDF_TYPE) for number in range(20)]
     async with open_provider() as provider:
-        settings = with_context(provider, 46_000, input=("text", "pdf"))
-        async with open_house(provider, tmp_path, settings=settings) as house:
+        limits = with_context(provider, 46_000, input=("text", "pdf"))
+        async with open_house(provider, tmp_path, settings=limits) as house:
             session = await house.session()
             await house.ask(session, "Hello")
             await house.ask(session, "Read these", files=files)
@@ -395,6 +401,30 @@ def test_a_full_disk_that_keeps_half_a_fork_keeps_nobody_from_opening(
 
 
 # --- what a transaction takes -------------------------------------------------------------------------------------------
+
+
+STEER, QUEUE, MOVE = "steer", "queue", "move"
+
+
+@given(st.lists(st.sampled_from((STEER, QUEUE, MOVE)), max_size=8), st.booleans())
+@settings(deadline=None, max_examples=40)
+def test_a_boundary_takes_from_the_front_of_the_inbox_what_it_would_from_all(kinds: list[str], continuing: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        database = open_store(Path(folder) / "store.db")
+        data: list[EventData] = [session_created()]
+        for number, kind in enumerate(kinds):
+            id = MessageId(f"msg_{number}")
+            if kind == MOVE:
+                data.append(ControlAdmitted(message_id=id, kind="move", location=Location(directory=f"/{number}")))
+            else:
+                data.append(admitted(id, delivery=kind))
+        append(database, S, *data)
+        front = commit(database, lambda transaction: transaction.front(S))
+        pending = commit(database, lambda transaction: transaction.pending(S))
+        database.close()
+    assert eligible(front, continuing=continuing) == eligible(pending, continuing=continuing)
+    assert front[:1] == pending[:1]
+    assert sum(item not in front for item in pending) >= kinds.count(QUEUE) - 1
 
 
 def _steps_of_pruning(path: Path, calls: int) -> int:

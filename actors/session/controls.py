@@ -57,8 +57,8 @@ class Delivery:
         self._session_id = session_id
 
     def __call__(self, transaction: Transaction) -> ControlItem | None:
-        pending = transaction.pending(self._session_id)
-        match pending[0] if pending else None:
+        front = transaction.front(self._session_id)
+        match front[0] if front else None:
             case MoveControl(id=id, location=location) as item:
                 previous = transaction.session(self._session_id).session.location
                 moved = SessionMoved(message_id=id, location=location, previous=previous)

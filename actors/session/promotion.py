@@ -114,7 +114,7 @@ class Promotion:
     def __call__(self, transaction: Transaction) -> bool | None:
         if self._stale(transaction):
             return None
-        chosen = [] if self._hold else eligible(transaction.pending(self._session_id), continuing=self._continuing)
+        chosen = [] if self._hold else eligible(transaction.front(self._session_id), continuing=self._continuing)
         if not chosen and not self._continuing and not self._forced:
             return False
         data: list[EventData] = []
