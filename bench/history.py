@@ -3,7 +3,7 @@
 Rules:
 - Sessions of 10, 1,000 and 10,000 stored messages get one prompt after another; the provider is a real HTTP server in another
   process that answers 50 deltas in one piece. Counted is the CPU time of the runtime's process for a turn.
-- The raw limit sends a body of the same size through the same HTTP library, made before, and reads the same answer.
+- The raw limit sends a body of the same size with h11 on a bare socket, made before, and reads the same answer.
 - Beside it stand the steps of a first turn over the 10,000 messages, which see the whole history, each by itself; and those
   of a later one, which has kept what it knows and adds an exchange of two.
 """
@@ -13,8 +13,9 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from urllib.parse import urlsplit
 
-import httpx2
+import trio
 from measure import Finding, Medians, beside, interleave, report, scratch_folder
 from plain_turns import DELTAS, asking
 from stack import Stack, open_stack
@@ -30,7 +31,7 @@ from steerway.protocol.values.ids import SessionId
 from steerway.protocol.values.message import Message
 from steerway.protocol.values.prompt import Prompt
 from steerway.storage.database import open_reader
-from support.bare_reader import open_client
+from support.bare_reader import BareConnection
 from support.serve_provider import running_provider
 
 SIZES = {10: 16, 1_000: 8, 10_000: 2}
@@ -50,13 +51,11 @@ async def turns(stack: Stack, sessions: Sequence[SessionId]) -> float:
     return 1e3 * (time.process_time() - begun) / len(sessions)
 
 
-async def send_bare(client: httpx2.AsyncClient, url: str, body: bytes, times: int) -> float:
+async def send_bare(connection: BareConnection, path: str, body: bytes, times: int) -> float:
     """CPU milliseconds to post the body and read the answer."""
     begun = time.process_time()
     for _ in range(times):
-        async with client.stream("POST", url, content=body, headers={"content-type": "application/json"}) as response:
-            async for _ in response.aiter_raw():
-                pass
+        await connection.read(path, body)
     return 1e3 * (time.process_time() - begun) / times
 
 
@@ -119,14 +118,16 @@ async def measure() -> list[Finding]:
         of_size: dict[int, list[SessionId]] = {}
         for size, count in SIZES.items():
             of_size[size], made = made[:count], made[count:]
-        adapter, url = OpenAIChatAdapter(), f"{provider.url}/chat/completions"
-        async with open_stack(folder, asking(provider.url)) as stack, open_client() as client:
+        adapter, url = OpenAIChatAdapter(), urlsplit(f"{provider.url}/chat/completions")
+        socket = await trio.open_tcp_stream(url.hostname or "", url.port or 80)
+        async with open_stack(folder, asking(provider.url)) as stack, socket:
+            bare = BareConnection(socket, url.netloc)
             variants: dict[str, Callable[[], Awaitable[float]]] = {}
             for size, sessions in of_size.items():
                 history = await stack.storage.read(lambda reader, first=sessions[0]: reader.history(first))
                 body = adapter.encode(request_of(lower(history, MODEL))).body
                 variants[f"turn {size}"] = partial(turns, stack, sessions)
-                variants[f"bare {size}"] = partial(send_bare, client, url, body, len(sessions))
+                variants[f"bare {size}"] = partial(send_bare, bare, url.path, body, len(sessions))
             found = await interleave(variants)
             largest = of_size[max(SIZES)][0]
             history = await stack.storage.read(lambda reader: reader.history(largest))

@@ -4,7 +4,7 @@ Rules:
 - The provider is a real HTTP server in another process, the client that prompts and watches a third one; what is counted is
   the CPU time of the server's process, runtime and gateway together, for a turn of 50 deltas of text.
 - In one piece: the provider writes its whole answer at once. Paced: a delta every 20 ms, so that each is an arrival of its own.
-- The raw limit is a reader of the same streams through the same HTTP library that drops every byte; it runs in the server's
+- The raw limit is a reader of the same streams with h11 on a bare socket that drops every byte; it runs in the server's
   process while the server rests.
 - Each measurement gets new sessions, and runs 4 turns in each, so that history is short and the same for all. A paced turn
   takes a second, so that variant runs 1.
@@ -88,8 +88,8 @@ async def measure_in_one_piece() -> list[Finding]:
                     "64": partial(turns, client, 64, EACH, wall),
                     "16": partial(turns, client, 16, EACH, wall),
                     "1": partial(turns, client, 1, SINGLE_SESSION_TURNS, wall),
-                    "bare 64": partial(read_bare, provider.url, 64, EACH, "httpx2"),
-                    "bare 1": partial(read_bare, provider.url, 1, SINGLE_SESSION_TURNS, "httpx2"),
+                    "bare 64": partial(read_bare, provider.url, 64, EACH, "h11"),
+                    "bare 1": partial(read_bare, provider.url, 1, SINGLE_SESSION_TURNS, "h11"),
                 }
             )
             port = urlsplit(provider.url).port
@@ -129,7 +129,7 @@ async def measure_paced() -> list[Finding]:
             raw=f"{found[key]:.2f} ms",
             ratio=found.ratio("64", key),
         )
-        for key, name in (("httpx2", "the same HTTP library"), ("h11", "h11 on a bare socket"))
+        for key, name in (("h11", "h11 on a bare socket"), ("httpx2", "httpx2"))
     ]
 
 
