@@ -12,6 +12,7 @@ Rules (semantics, "Provider turn"; ruling B1):
   all settle before the terminal event.
 - Once a tool succeeded, bounding its output and recording its one settlement form a completion region: shielded, and bounded
   in time; when the time runs out the lossy success is recorded, never a failure.
+- A turn continues when it had local calls, or when the provider paused in the midst of its own.
 - However the turn ends (provider, defect, interrupt, a declined permission), open fragments end with what arrived, calls
   without a settlement fail, and one terminal event follows, in one transaction. If even that cannot be committed, `Unsettled`
   says so and recovery does it before the next drain (ruling A7).
@@ -390,7 +391,7 @@ class Turn:
                     finish=end.finish,
                     tokens=self._used + end.tokens,
                     cost=self._paid + self._model.cost(end.tokens),
-                    continues=self._response.local_calls and not self._last_step,
+                    continues=(self._response.local_calls or end.paused) and not self._last_step,
                 )
             case llm.ProviderFailed():
                 overflow = self._recoverable and self._overflowed(end.failure)

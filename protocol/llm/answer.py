@@ -150,7 +150,7 @@ class AnswerDecoder(ABC):
             self._reported = True
             self._fragments.report(self._tokens)
 
-    def _finish(self, finish: Finish, raw: str, *, refused: bool = False) -> None:
+    def _finish(self, finish: Finish, raw: str, *, refused: bool = False, paused: bool = False) -> None:
         """The protocol's explicit end. What the calls of the answer, or a refusal, say about it is put right here."""
         calls = self._fragments.calls
         if any(call.name is None for call in calls):
@@ -163,7 +163,8 @@ class AnswerDecoder(ABC):
         if refused and finish in ("stop", "unknown"):
             finish = "content-filter"
         raw_finish = well_formed(raw[:_MAX_FINISH]) or None
-        self._end = Finished(finish=finish, tokens=self._tokens or NO_TOKENS, raw_finish=raw_finish)
+        paused = paused and finish == "stop"
+        self._end = Finished(finish=finish, tokens=self._tokens or NO_TOKENS, raw_finish=raw_finish, paused=paused)
 
     def _fail(self, type: str, message: str, *, retryable: bool = False) -> None:
         self._end = ProviderFailed(failure=Failure(type=type, message=message), retryable=retryable, tokens=self._tokens)

@@ -26,10 +26,12 @@ from .sse import MAX_EVENT_BYTES
 
 PROTOCOL: Final = "anthropic-messages"
 
+_PAUSED: Final = "pause_turn"
+"""The work of server tools takes long, and goes on with the next request."""
 _FINISHES: Final[dict[str, Finish]] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
-    "pause_turn": "stop",
+    _PAUSED: "stop",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "tool_use": "tool-calls",
@@ -95,7 +97,7 @@ class AnthropicMessagesDecoder(AnswerDecoder):
                 self._stop_reason = string(mapping(event.get("delta")).get("stop_reason")) or self._stop_reason
                 self.steps += 1
             case "message_stop":
-                self._finish(_FINISHES.get(self._stop_reason, "unknown"), self._stop_reason)
+                self._stopped()
             case "error":
                 self._read_error(event.get("error") or event)
             case _:
@@ -114,7 +116,11 @@ class AnthropicMessagesDecoder(AnswerDecoder):
         self._read_usage(mapping(document.get("usage")))
         self._stop_reason = string(document.get("stop_reason"))
         if self._end is None:
-            self._finish(_FINISHES.get(self._stop_reason, "unknown"), self._stop_reason)
+            self._stopped()
+
+    def _stopped(self) -> None:
+        reason = self._stop_reason
+        self._finish(_FINISHES.get(reason, "unknown"), reason, paused=reason == _PAUSED)
 
     def _read_error(self, error: Any) -> None:
         said = mapping(error)

@@ -92,11 +92,15 @@ class UsageReported(Value):
 
 
 class Finished(Value):
-    """The explicit end. `raw_finish` is the provider's own word for it."""
+    """The explicit end. `raw_finish` is the provider's own word for it.
+
+    `paused`: the provider broke off work of its own, and goes on with it when it is given back what it said.
+    """
 
     finish: Finish
     tokens: Tokens
     raw_finish: str | None = None
+    paused: bool = False
 
 
 class ProviderFailed(Value):

@@ -256,7 +256,7 @@ class TurnCompleted(EventData):
     tokens: Tokens
     cost: float
     continues: bool
-    """Whether the turn had local tool calls, so that another turn has to follow."""
+    """Whether another turn has to follow: the turn had local tool calls, or the provider paused in the midst of its own."""
 
 
 class TurnFailed(EventData):
