@@ -203,8 +203,10 @@ class House:
                         self._feed.close()
                         storage.close()
             finally:
-                await self._models.aclose()
-                await self._blocking.run(database.close)
+                try:
+                    await self._models.aclose()
+                finally:
+                    await self._blocking.run(database.close)
 
     def stop(self) -> None:
         """Ask for the orderly end."""

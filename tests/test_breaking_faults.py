@@ -184,11 +184,6 @@ async def test_a_disk_that_fills_up_in_the_middle_of_a_fork_shows_no_part_of_it(
 # --- a client that gives up ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the transport's task says that it is done behind a checkpoint, which a cancelled task does not pass;"
-    " closing waits for that word, shielded",
-)
 def test_a_client_that_is_cancelled_lets_go_of_its_block(tmp_path: Path) -> None:
     """In a thread of its own: what hangs here cannot be cancelled."""
 

@@ -82,9 +82,11 @@ class WebSocketTransport:
                 self._fail(unfinished(self._address, self.codec, bytes(self._stream.head or b"")))
             self._fail(ClientError("closed", "The connection is closed."))
             self._backlog.close(discard=True)
-            await trio.aclose_forcefully(self._stream)
-            self._opened.set()
-            self._done.set()
+            try:
+                await trio.aclose_forcefully(self._stream)
+            finally:  # also when everything around is cancelled: whoever closes waits for this word
+                self._opened.set()
+                self._done.set()
 
     async def _handshake(self, nursery: trio.Nursery, host: str, resource: str, token: str | None) -> None:
         headers = [] if token is None else [(b"Authorization", f"Bearer {token}".encode())]
