@@ -35,9 +35,8 @@ def _paused(*, settled: bool = True) -> Answer:
     call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "e"}}
     result: dict[str, Any] = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": RESULTS}
     blocks = [call, result] if settled else [call]
-    events = [
-        {"type": "message_start", "message": {"id": "m", "role": "assistant", "content": [], "usage": {"input_tokens": 3}}}
-    ]
+    message: dict[str, Any] = {"id": "m", "role": "assistant", "content": [], "usage": {"input_tokens": 3}}
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
     for index, block in enumerate(blocks):
         events.append({"type": "content_block_start", "index": index, "content_block": block})
         events.append({"type": "content_block_stop", "index": index})
