@@ -9,6 +9,8 @@ Rules (semantics, "Session Drain" and "Safe Provider-Turn Boundary"):
 - A control item at the head of the inbox is done before the next boundary; input behind it waits.
 - A request that would not fit, or that the provider found too large, is made smaller once; then the same step begins again,
   without promotion.
+- A request that the provider refused as invalid is made again without what of its history may be the reason, where there is
+  something to leave out: the provider's own metadata first, then media.
 - The request leaves after its attempt is recorded. Promoted input resets the allowance of steps; retries consume none.
 - After a cut answer the drain goes on with a new turn, within the same budget of retries.
 - A drain never raises: it returns its outcome.
@@ -214,6 +216,9 @@ class Drain:
             if failure.again:
                 self._step -= 1
                 return GoesOn(continuing=True, instruction=CUT_INSTRUCTION)
+            if failure.refused:
+                self._passage.concede()
+                return GoesOn(continuing=True, hold=True)
             if failure.overflow and not made_smaller and await self._compactor.recover(passed.model):
                 return GoesOn(continuing=True, hold=True)
             raise
@@ -255,6 +260,11 @@ class Drain:
     def steer_pending(self) -> bool:
         """Whether a steer waits for the next boundary."""
         return self._owner.steer_pending
+
+    @property
+    def may_concede(self) -> bool:
+        """Whether something can be left out of a request that the provider refused."""
+        return self._passage.may_concede
 
     @property
     def model_was_switched(self) -> bool:

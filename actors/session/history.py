@@ -3,19 +3,24 @@
 Rules (semantics, "Request invariants"; ruling B10):
 - Lowering is prefix-stable, so what was lowered, checked, measured and written once stays as it is; a turn adds the messages
   behind its `mark`. Another origin (compaction, a new epoch) or another model begins anew.
+- What a provider refused may be left out from then on (`Concession`): its own continuation metadata, which it may not know
+  any more, then media, which it may not be able to read. So no history can poison a session.
 - It is never more than a copy of what is stored: it may be dropped at any time, and is whenever that is in doubt.
 - Between drains `Histories` keeps the long ones of sessions that work, within a bound of memory; short ones are read again.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections import OrderedDict
+from typing import Final, NamedTuple
 
 from ...protocol.llm.invariants import Checker
 from ...protocol.llm.lowering import Lowering
-from ...protocol.llm.request import AssistantMessage, RequestMessage
+from ...protocol.llm.request import AssistantMessage, Call, Reasoning, RequestMessage, Text
 from ...protocol.llm.transcript import Size, measure
-from ...protocol.values.ids import SessionId
+from ...protocol.values.ids import MessageId, SessionId
+from ...protocol.values.message import Message
+from ...protocol.values.model import ModelRef
 from ...storage.history import Mark, Stretch
 from ..models.catalog import ModelInfo
 from ..models.models import Models
@@ -32,6 +37,18 @@ _PER_BYTE: Final = 3
 """A stored byte stands here as text and as the protocol's JSON, media in base64."""
 
 
+CONCESSIONS: Final = 10_000
+"""Sessions of which it is remembered what a provider refused."""
+
+
+class Concession(NamedTuple):
+    """What requests to a model leave out of the messages up to `until`: continuation metadata, and with `media` media too."""
+
+    model: ModelRef
+    until: MessageId
+    media: bool
+
+
 def is_long(stretch: Stretch) -> bool:
     """Whether it is better taken up outside the loop: that takes many milliseconds, in which nobody is served."""
     return len(stretch.messages) > LONG_MESSAGES or stretch.size > LONG_BYTES
@@ -42,8 +59,9 @@ class History:
     nothing here may be relied on any more.
     """
 
-    def __init__(self, models: Models, model: ModelInfo) -> None:
+    def __init__(self, models: Models, model: ModelInfo, concession: Concession | None = None) -> None:
         self._model = model.ref
+        self._concession = concession if concession is not None and concession.model == model.ref else None
         self._media = model.media
         self.conversation = models.conversation(model)
         """The adapter's own memory of what it has written; None where nothing is written."""
@@ -56,6 +74,9 @@ class History:
         """About the bytes of memory that it takes."""
         self._messages: list[RequestMessage] = []
         self._lowering = Lowering(self._model, self._media)
+        self._last: MessageId | None = None
+        self._metadata = False
+        """Whether any continuation metadata are sent."""
         self._checker = Checker()
 
     def serves(self, model: ModelInfo) -> bool:
@@ -71,7 +92,7 @@ class History:
         if stretch.since is None:
             self._begin()
         self.mark = None
-        new = self._lowering.extend(stretch.messages)
+        new = self._lowered(stretch)
         self._checker.extend(new)
         self._messages += new
         self.size += measure(new)
@@ -79,6 +100,34 @@ class History:
         if self.conversation is not None and is_long(stretch):
             self.conversation.extend(self._messages)  # or the loop would, with the request
         self.mark = stretch.mark if stretch.settled else None
+
+    def _lowered(self, stretch: Stretch) -> list[RequestMessage]:
+        messages, lowering = stretch.messages, self._lowering
+        new: list[RequestMessage] = []
+        if stretch.since is None and (conceded := self._conceded(messages)):
+            lowering.metadata = False
+            lowering.media = () if self._concession is not None and self._concession.media else self._media
+            new += lowering.extend(messages[:conceded])
+            lowering.metadata, lowering.media = True, self._media
+            messages = messages[conceded:]
+        native = lowering.extend(messages)
+        self._metadata = self._metadata or any(map(_has_metadata, native))
+        if stretch.messages:
+            self._last = stretch.messages[-1].id
+        return new + native
+
+    def _conceded(self, messages: tuple[Message, ...]) -> int:
+        """How many of all messages the concession is about; none once its last one has been compacted away."""
+        if self._concession is None:
+            return 0
+        return next((at for at, message in enumerate(messages, 1) if message.id == self._concession.until), 0)
+
+    def concession(self) -> Concession | None:
+        """What may be left out next because the provider refused the request; None when nothing more can be."""
+        if self._last is None or not (self._metadata or self.size.media):
+            return None
+        media = not self._metadata or (self._concession is not None and self._concession.media)
+        return Concession(self._model, self._last, media=media)
 
     def messages(self) -> tuple[RequestMessage, ...]:
         """The request messages. Raises `RequestInvariantError` where a call has no result."""
@@ -102,6 +151,7 @@ class Histories:
         self._limit = limit
         self._weight = 0
         self._resting: dict[SessionId, History] = {}
+        self._concessions: OrderedDict[SessionId, Concession] = OrderedDict()
 
     def take(self, session_id: SessionId) -> History | None:
         """The session's history, which is the caller's now, or None."""
@@ -120,6 +170,31 @@ class Histories:
         while self._weight > self._limit:
             self.take(next(iter(self._resting)))
 
+    def concede(self, session_id: SessionId, concession: Concession) -> None:
+        """Remember what was refused, for as long as this process lives; the oldest go for it."""
+        self._concessions[session_id] = concession
+        self._concessions.move_to_end(session_id)
+        if len(self._concessions) > CONCESSIONS:
+            self._concessions.popitem(last=False)
+
+    def conceded(self, session_id: SessionId) -> Concession | None:
+        """What was refused last, if anything was."""
+        return self._concessions.get(session_id)
+
     def forget(self, session_id: SessionId) -> None:
         """The session leaves memory, or its history is in doubt."""
         self.take(session_id)
+
+
+def _has_metadata(message: RequestMessage) -> bool:
+    if not isinstance(message, AssistantMessage):
+        return False
+    return any(_metadata_of(part) for part in message.content)
+
+
+def _metadata_of(part: Text | Reasoning | Call) -> bool:
+    match part:
+        case Call(metadata=metadata, result_metadata=result):
+            return bool(metadata or result)
+        case Text(metadata=metadata) | Reasoning(metadata=metadata):
+            return bool(metadata)

@@ -168,6 +168,19 @@ class Passage:
             raise invalid_history(error) from error
         return structs.replace(passed.frame, messages=messages)
 
+    @property
+    def may_concede(self) -> bool:
+        """Whether a request that is refused could be made without what may have been the reason."""
+        return self._history is not None and self._history.concession() is not None
+
+    def concede(self) -> None:
+        """Leave that out from now on."""
+        concession = None if self._history is None else self._history.concession()
+        if concession is None:
+            raise AssertionError("there is something to concede")
+        self._services.histories.concede(self._session_id, concession)
+        self.forget()
+
     def forget(self) -> None:
         """What was taken up has changed, or may have."""
         self._history = None
@@ -188,7 +201,8 @@ class Passage:
         """The history, made for that model, with the stretch taken up."""
         history = self._history
         if history is None or not history.serves(model):
-            history = self._history = History(self._services.models, model)
+            conceded = self._services.histories.conceded(self._session_id)
+            history = self._history = History(self._services.models, model, conceded)
         if not history.follows(stretch):
             stretch = await self._services.storage.read(lambda reader: reader.stretch(self._session_id, None))
         try:

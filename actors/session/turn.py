@@ -45,6 +45,7 @@ from ...protocol.values.failure import (
     PROVIDER_CONTEXT_OVERFLOW,
     PROVIDER_INCOMPLETE,
     PROVIDER_INVALID_OUTPUT,
+    PROVIDER_INVALID_REQUEST,
     PROVIDER_OVERLOADED,
     PROVIDER_UNKNOWN,
     STORAGE_UNAVAILABLE,
@@ -85,15 +86,25 @@ class TurnFailure(Exception):
 
     `again`: the answer was cut, its back-off is over, and a new turn should go on from it.
     `superseded`: a new boundary should follow at once. `overflow`: the request was too large, nothing was answered, and the
-    turn goes on if history can be made smaller.
+    turn goes on if history can be made smaller. `refused`: it was no valid request to the provider, nothing was answered, and
+    the turn goes on without what may be the reason.
     """
 
-    def __init__(self, failure: Failure, *, again: bool = False, superseded: bool = False, overflow: bool = False) -> None:
+    def __init__(
+        self,
+        failure: Failure,
+        *,
+        again: bool = False,
+        superseded: bool = False,
+        overflow: bool = False,
+        refused: bool = False,
+    ) -> None:
         super().__init__(failure.message)
         self.failure = failure
         self.again = again
         self.superseded = superseded
         self.overflow = overflow
+        self.refused = refused
 
 
 class TurnStopped(Exception):
@@ -115,6 +126,11 @@ class Situation(Protocol):
     @property
     def steer_pending(self) -> bool:
         """Whether a steer waits for the next boundary."""
+        ...
+
+    @property
+    def may_concede(self) -> bool:
+        """Whether something can be left out of a request that the provider refused."""
         ...
 
     async def model_switched(self) -> None:
@@ -401,7 +417,7 @@ class Turn:
                     error=end.failure,
                     tokens=(self._used + (end.tokens or NO_TOKENS)) if self._used != NO_TOKENS else end.tokens,
                     cost=cost or None,
-                    continues=continues or overflow or None,
+                    continues=continues or overflow or self._may_do_without(end.failure) or None,
                 )
 
     def _interrupted(self, reason: Literal["user", "shutdown"]) -> TurnInterrupted:
@@ -438,13 +454,23 @@ class Turn:
         data = self._response.close(INTERRUPTED_CALL, INTERRUPTED_CALL if interrupted else MISSING_RESULT)
         self._journal.settle([*data, *end], requests)
 
+    def _may_do_without(self, failure: Failure) -> bool:
+        refused = failure.type == PROVIDER_INVALID_REQUEST and not self._response.has_output
+        return refused and self._situation.may_concede
+
     def _outcome(self, terminal: EventData, again: bool) -> bool:
         match terminal:
             case TurnCompleted(continues=continues):
                 self._budget.succeeded()
                 return continues
             case TurnFailed(error=error, continues=continues):
-                raise TurnFailure(error, again=again, superseded=error.type == SUPERSEDED, overflow=bool(continues))
+                raise TurnFailure(
+                    error,
+                    again=again,
+                    superseded=error.type == SUPERSEDED,
+                    overflow=bool(continues) and error.type == PROVIDER_CONTEXT_OVERFLOW,
+                    refused=bool(continues) and error.type == PROVIDER_INVALID_REQUEST,
+                )
             case _:
                 raise TurnStopped
 

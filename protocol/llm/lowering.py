@@ -94,12 +94,14 @@ def remembered(summary: str, recent: str) -> str:
 class Lowering:
     """One pass over a history that may grow. The call ids used so far are all it remembers.
 
-    `media` as for `lower`. What was lowered once has to be settled: an item that changes later takes a new pass.
+    `media` as for `lower`. What was lowered once has to be settled: an item that changes later takes a new pass. `metadata`:
+    whether Native Continuation Metadata may be sent; both hold for what is lowered from now on.
     """
 
-    def __init__(self, target: ModelRef, media: Collection[str] = IMAGE_TYPES) -> None:
+    def __init__(self, target: ModelRef, media: Collection[str] = IMAGE_TYPES, *, metadata: bool = True) -> None:
         self._target = target
-        self._media = media
+        self.media = media
+        self.metadata = metadata
         self._ids: set[str] = set()
 
     def extend(self, items: Iterable[Message]) -> list[RequestMessage]:
@@ -132,7 +134,7 @@ class Lowering:
     def _file(self, file: PromptFile | FileContent) -> Text | Media:
         mime = well_formed(file.mime).partition(";")[0].strip().lower()
         name = well_formed(file.name or "") or "unnamed"
-        if mime in self._media and _is_sound(mime, file.data):
+        if mime in self.media and _is_sound(mime, file.data):
             return Media(data=file.data, mime=mime, name=name)
         if mime.startswith("text/") or mime in _TEXT_TYPES or mime.endswith(("+json", "+xml")):
             return Text(text=f'File "{name}" ({mime}):\n\n{file.data.decode("utf-8", "replace")}')
@@ -141,7 +143,7 @@ class Lowering:
     def _assistant(self, message: AssistantMessage) -> Iterable[RequestMessage]:
         failed = message.error is not None or message.finish == "error"
         same_provider = message.model.provider == self._target.provider
-        native = same_provider and message.model.id == self._target.id and not failed
+        native = same_provider and message.model.id == self._target.id and not failed and self.metadata
         content: list[Text | Reasoning | Call] = []
         results: list[request.ToolMessage] = []
         for part in message.content:

@@ -269,7 +269,7 @@ class TurnFailed(EventData):
     cost: float | None = None
     continues: bool | None = None
     """Whether another turn follows at once, which goes on from here: after a cut answer, or a superseded request, or with a
-    smaller history when the request was too large.
+    smaller history when the request was too large, or without what the provider may have refused it for.
     """
 
 
