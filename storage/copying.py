@@ -4,8 +4,7 @@ Rules:
 - The origin's log is read in pages outside the writer, twice: once to learn where the copy ends and what led to nothing, once
   to copy. It only grows, and what it has got since the beginning is not looked at; so nobody has to hold it still.
 - The child's history is appended a page to a transaction. Until the last one the child is hidden: no list and no look-up shows
-  it, nothing of it is published, and its id is known to nobody. What is left of a copy that did not come to its end is swept,
-  by whoever gave up or when the store is opened next.
+  it, nothing of it is published, and its id is known to nobody. What is left of a copy that did not come to its end is swept.
 - With the last page the child is revealed and `session.forked` appended. Who watches everything is sent `session.created` and
   `session.forked`; the history between them is not news.
 """
@@ -36,7 +35,8 @@ class Fork:
         before: MessageId | None = None,
     ) -> None:
         self._origin_id = origin_id
-        self._child_id = child_id
+        self.child_id = child_id
+        """The name of its row, hidden or not."""
         self._before = before
         self._ids = ids
         self._created = created
@@ -98,18 +98,14 @@ class Fork:
         """
         self.begun = True
         transaction.head(self._origin_id)
-        stored = transaction.copy(self._child_id, self._copies, hidden=self._end is None)
+        stored = transaction.copy(self.child_id, self._copies, hidden=self._end is None)
         if self._first is None:
             self._first = stored[0]
         if self._end is None:
             return None
-        transaction.reveal(self._child_id, self._first)
-        transaction.append(self._child_id, [self._end])
-        return transaction.session(self._child_id)
-
-    def sweep(self, transaction: Transaction) -> bool:
-        """Delete a part of what was written, for a fork that will not come to its end; True while there is more."""
-        return transaction.sweep(self._child_id)
+        transaction.reveal(self.child_id, self._first)
+        transaction.append(self.child_id, [self._end])
+        return transaction.session(self.child_id)
 
     def _page(self, reader: Reader, after: int) -> list[Event]:
         assert self._origin is not None

@@ -7,7 +7,8 @@ Rules:
   transaction and stops writing.
 - The generation names the store's history. It changes when the database file turns out to be a copy: its inode is another
   one, or a backup marked it (ruling C11).
-- What an ended process left of copies that were not whole is deleted before anything else is written, if the disk lets it.
+- What an ended process left of removed sessions, and of copies that were not whole, is deleted before anything else is
+  written, if the disk lets it.
 - Read-only openers take no ownership and change nothing (ruling B12).
 """
 
@@ -25,6 +26,7 @@ from . import removal
 from .connections import BUSY_TIMEOUT_MS, Synchronous, check_library, connect_reader, connect_writer
 from .ownership import Owner, Ownership, acquire, check_file_system
 from .reader import Reader
+from .removal import Hidden
 from .schema import check_version, load_migrations, migrate, version
 from .statements import Connection
 from .writer import Writer
@@ -38,11 +40,17 @@ class Database:
     """An owned store. Made by `open`, used by one writing thread and any number of readers, ended by `close`."""
 
     def __init__(
-        self, path: Path, connection: Connection, ownership: Ownership, generation: Generation, fence: int, swept: int
+        self,
+        path: Path,
+        connection: Connection,
+        ownership: Ownership,
+        generation: Generation,
+        fence: int,
+        swept: tuple[Hidden, ...],
     ) -> None:
         self.path = path
         self.swept = swept
-        """How many unfinished copies of an ended process were deleted when the store was opened."""
+        """The hidden sessions of an ended process that were deleted when the store was opened."""
         self.generation = generation
         self.writer = Writer(connection, fence)
         self._connection = connection
@@ -169,27 +177,27 @@ def _make_private(path: Path) -> None:
         path.chmod(MODE)
 
 
-def _sweep(connection: Connection) -> int:
-    """Delete what an ended process has left of copies that were not whole, a part to a transaction; says how many those were.
+def _sweep(connection: Connection) -> tuple[Hidden, ...]:
+    """Delete the hidden sessions that an ended process has left, a part to a transaction; says which those were.
 
-    What a full disk keeps from being deleted stays hidden for the next time: the copy may be what filled it.
+    What a full disk keeps from being deleted stays hidden for the next time: a copy may be what filled it.
     """
     cursor = connection.cursor()
-    swept = 0
-    for session_id in removal.hidden(cursor):
+    swept: list[Hidden] = []
+    for left in removal.hidden(cursor):
         more = True
         while more:
             cursor.execute("BEGIN IMMEDIATE")
             try:
-                more = removal.sweep(cursor, session_id)
+                more = removal.sweep(cursor, left.name)
                 cursor.execute("COMMIT")
             except apsw.FullError:
-                return swept
+                return tuple(swept)
             finally:
                 if connection.in_transaction:
                     cursor.execute("ROLLBACK")
-        swept += 1
-    return swept
+        swept.append(left)
+    return tuple(swept)
 
 
 def _enter(

@@ -61,8 +61,11 @@ def repair(
     done: list[str] = []
     database = Database.open(path, owner=owner, now_ms=now_ms, new_generation=new_generation)
     try:
-        if database.swept:
-            done.append(f"deleted {counted(database.swept, 'fork')} whose history was not copied to the end")
+        removed = sum(left.removed for left in database.swept)
+        if forks := len(database.swept) - removed:
+            done.append(f"deleted {counted(forks, 'fork')} whose history was not copied to the end")
+        if removed:
+            done.append(f"deleted what was left of {counted(removed, 'removed session')}")
         if found & {"projections", "references", "sequences"}:
             _commit(database, lambda transaction: transaction.write(rebuilding.rebuild))
             done.append("built the projections anew from the log")

@@ -15,6 +15,7 @@ from .connections import JOURNAL_SIZE_LIMIT
 from .findings import Check, Finding, Report, Severity, TableSize, counted
 from .orderliness import SessionLog
 from .rebuild import compare
+from .removal import hidden
 from .schema import version
 from .statements import Connection
 
@@ -144,8 +145,9 @@ class Examination:
 
     def _hidden(self) -> None:
         if not self._owned:
-            for (session_id,) in self._rows("SELECT id FROM session WHERE hidden = 1 ORDER BY id"):
-                self._find("warning", "unfinished", session_id, "is a fork whose history was not copied to its end", _SWEEP)
+            for left in hidden(self._connection.cursor()):
+                what = "is not wholly deleted" if left.removed else "is a fork whose history was not copied to its end"
+                self._find("warning", "unfinished", left.name, what, _SWEEP)
 
     # --- what is made of it ---------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ _ADMISSION = (
     "SELECT i.id, s.id, i.delivery, i.admitted_seq, i.promoted_seq, i.withdrawn_seq, e.created, e.body FROM inbox i"
     " JOIN session s ON s.key = i.session JOIN event e ON e.session = i.session AND e.seq = i.admitted_seq"
 )
-_FIND = f"{_ADMISSION} WHERE i.id = ?"
+_FIND = f"{_ADMISSION} WHERE i.id = ? AND s.hidden = 0"
 _WAITING = "i.session = (SELECT key FROM session WHERE id = ?) AND i.promoted_seq IS NULL AND i.withdrawn_seq IS NULL"
 _PENDING = f"{_ADMISSION} WHERE {_WAITING} ORDER BY i.admitted_seq"
 _PLACES = f"SELECT i.id, i.kind, i.delivery FROM inbox i WHERE {_WAITING} ORDER BY i.admitted_seq"  # noqa: S608 - constants

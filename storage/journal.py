@@ -195,9 +195,9 @@ class Transaction:
         self.write(lambda cursor, _: sessions.count_continuation(cursor, session_id))
 
     def remove(self, session_id: SessionId) -> tuple[SessionId, ...]:
-        """Delete a session, its log and its descendants; returns the removed ids, children first (ruling B4).
+        """Remove a session and its descendants for everybody; returns the removed ids, children first (ruling B4).
 
-        None of the ids can be used again. Raises `SessionNotFoundError`.
+        None of the ids can be used again. What is stored of each goes with `sweep(grave(id))`. Raises `SessionNotFoundError`.
         """
 
         def work(cursor: Cursor, keys: Keys) -> tuple[SessionId, ...]:
@@ -237,12 +237,12 @@ class Transaction:
         self.write(work)
         self.told.append(first)
 
-    def sweep(self, session_id: SessionId) -> bool:
-        """Delete a bounded part of what belongs to a hidden session; True while there is more."""
+    def sweep(self, name: SessionId) -> bool:
+        """Delete a bounded part of what belongs to the hidden session whose row has that name; True while there is more."""
 
         def work(cursor: Cursor, keys: Keys) -> bool:
             keys.forget()
-            return removal.sweep(cursor, session_id)
+            return removal.sweep(cursor, name)
 
         return self.write(work)
 

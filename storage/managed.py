@@ -15,7 +15,7 @@ from .statements import Cursor
 _OF_FAMILY_ONLY = (
     f"{sessions.FAMILY} SELECT DISTINCT path FROM managed_output WHERE session IN (SELECT key FROM family)"  # noqa: S608
     " AND NOT EXISTS (SELECT 1 FROM managed_output other WHERE other.path = managed_output.path"
-    " AND other.session NOT IN (SELECT key FROM family)) ORDER BY path"
+    " AND other.session NOT IN (SELECT key FROM family UNION ALL SELECT key FROM session WHERE hidden = 1)) ORDER BY path"
 )
 
 
@@ -26,5 +26,8 @@ def note(cursor: Cursor, session: int, outputs: Iterable[ManagedOutput]) -> None
 
 
 def only_here(cursor: Cursor, session_id: SessionId) -> tuple[str, ...]:
-    """Paths that only this session and its descendants name."""
+    """Paths that only this session and its descendants name.
+
+    What is hidden does not count: it was removed, or is a copy that is given up when its origin goes.
+    """
     return tuple([row[0] for row in cursor.execute(_OF_FAMILY_ONLY, (session_id,)).fetchall()])

@@ -27,7 +27,7 @@ from ..protocol.values.errors import MessageNotFoundError, StorageUnavailableErr
 from ..protocol.values.ids import RequestId
 from ..protocol.values.permission import PermissionRequest, SavedPermission
 from ..protocol.values.question import QuestionRequest
-from . import approvals, attempts, entries, epochs, history, inbox, leftovers, messages, pages, requests, sessions
+from . import approvals, attempts, entries, epochs, history, inbox, leftovers, messages, pages, removal, requests, sessions
 from .attempts import TurnRecord
 from .epochs import EpochRecord
 from .history import Mark, Stretch
@@ -235,6 +235,10 @@ class Reader:
         """Sessions where a promoted prompt or a settled call waits for a provider turn (ruling B5)."""
         rows = self._cursor.execute(_UNANSWERED).fetchall()
         return [row[0] for row in rows]
+
+    def hidden(self) -> list[SessionId]:
+        """The names of the rows of hidden sessions: removed ones, and copies that are not whole."""
+        return [left.name for left in removal.hidden(self._cursor)]
 
     @contextmanager
     def _snapshot(self) -> Generator[None]:

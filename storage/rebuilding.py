@@ -2,6 +2,7 @@
 
 Everything that is a projection goes and the log is replayed, all in the transaction of one member. What is no projection stays;
 a checkpoint follows its message to that one's new key, a context entry its session, and so do two columns that no log tells.
+What is left of removed sessions is deleted first.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from ..protocol.values import SessionId, decode_event
-from . import fragments
+from . import fragments, removal
 from .journal import StoredEvent, Transaction
 from .keys import Keys
 from .statements import Cursor
@@ -33,6 +34,9 @@ _TABLES: Final = (
 
 def rebuild(cursor: Cursor, keys: Keys) -> None:
     """Replace all projections. Raises `IllegalEventError` when the log contradicts itself; nothing is kept then."""
+    for left in removal.hidden(cursor):
+        while left.removed and removal.sweep(cursor, left.name):
+            pass
     checkpoints = cursor.execute(
         "SELECT m.id, f.part, f.text FROM open_fragment f JOIN message m ON m.key = f.message"
     ).fetchall()

@@ -45,7 +45,7 @@ _ASKED = {
     " JOIN event e ON e.session = r.session AND e.seq = r.asked_seq"
     for kind, table in TABLES.items()
 }
-_ONE = " WHERE r.id = ?1"
+_ONE = " WHERE r.id = ?1 AND s.hidden = 0"
 _ALL = " WHERE r.ended_seq IS NULL AND s.hidden = 0 ORDER BY e.id"
 _SESSION = " WHERE r.session = (SELECT key FROM session WHERE id = ?) AND r.ended_seq IS NULL ORDER BY r.asked_seq"
 _FAMILY = " WHERE r.session IN (SELECT key FROM family) AND r.ended_seq IS NULL ORDER BY e.id"

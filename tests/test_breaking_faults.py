@@ -34,7 +34,7 @@ from steerway.protocol.values.errors import StorageUnavailableError
 from support.answers import Answer, answer, hold, text, tool_call
 from support.house import Ticks, configuration, open_house, said, scripted_house
 from support.provider import Provider, Request, open_provider
-from support.stores import append, open_store
+from support.stores import append, open_store, raw
 from support.tools import ScriptedTool
 
 T = TypeVar("T")
@@ -175,9 +175,11 @@ async def test_a_disk_that_fills_up_in_the_middle_of_a_fork_shows_no_part_of_it(
             with pytest.raises(StorageUnavailableError):
                 await forked.result()
         assert [one.id for one in (await house.sessions.list()).items] == [session]
+        assert raw(house.path, "SELECT count(*) FROM session WHERE hidden = 1") == [(1,)]
         whole = await house.sessions.fork(session)
+        assert raw(house.path, "SELECT count(*) FROM session") == [(2,)], "the next fork swept what the first had to leave"
         assert whole.head == (await house.sessions.get(session)).head + 1
-    async with scripted_house(tmp_path, ticks=ticks) as house:  # what could not be swept then is swept now
+    async with scripted_house(tmp_path, ticks=ticks) as house:
         assert {one.id for one in (await house.sessions.list()).items} == {session, whole.id}
 
 

@@ -43,7 +43,7 @@ from steerway.storage.database import Owner, open_reader
 from steerway.storage.doctor import examine, repair
 from steerway.storage.findings import Check, Finding
 from support.doctor import assert_healthy
-from support.stores import MODEL, admitted, append, commit, open_store, promoted, raw, session_created, started
+from support.stores import MODEL, admitted, append, commit, open_store, promoted, raw, remove, session_created, started
 
 S, OTHER = SessionId("ses_1"), SessionId("ses_2")
 ASKED, WAITING, ANSWER = MessageId("msg_asked"), MessageId("msg_waiting"), MessageId("msg_answer")
@@ -368,7 +368,7 @@ def test_mending_keeps_what_is_no_projection(path: Path) -> None:
 
     append(database, OTHER, session_created())
     commit(database, keep)
-    commit(database, lambda transaction: transaction.remove(OTHER))
+    remove(database, OTHER)
     database.close()
     raw(path, "UPDATE session SET title = 'Other'")
     assert mend(path) == ("built the projections anew from the log", f"settled session {S}")

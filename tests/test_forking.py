@@ -42,6 +42,7 @@ from steerway.protocol.values.errors import ConflictError, MessageNotFoundError,
 from steerway.protocol.values.event import PermissionAsked, PermissionReplied, SessionForked, SessionUpdated
 from steerway.protocol.values.ids import RequestId
 from steerway.protocol.values.tool import ManagedOutput, TextContent
+from steerway.storage import removal
 from steerway.storage.copying import Fork
 from steerway.storage.database import Database, Owner
 from steerway.storage.doctor import examine, repair
@@ -49,7 +50,20 @@ from steerway.storage.reader import PAGE_ROWS, Reader
 from steerway.storage.rebuild import rebuild_check
 from steerway.storage.writer import Committed, Member
 from support.doctor import assert_healthy
-from support.stores import admitted, append, appending, commit, copy_all, open_store, promoted, raw, session_created, started
+from support.stores import (
+    admitted,
+    append,
+    appending,
+    commit,
+    copy_all,
+    open_store,
+    promoted,
+    raw,
+    remove,
+    session_created,
+    started,
+    sweep,
+)
 
 S, CHILD, OTHER = (SessionId(f"ses_{name}") for name in ("1", "child", "other"))
 FIRST, SECOND, PENDING, GONE, ANSWER, RUNNING, NOTE = (
@@ -361,12 +375,13 @@ def test_a_crash_during_a_fork_leaves_nothing(store: Database, reader: Reader, t
     assert_healthy(left)
 
 
-def test_a_fork_is_healthy_at_every_step(store: Database, reader: Reader) -> None:
+def test_a_fork_is_healthy_at_every_step(store: Database, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = Fork(S, CHILD, ids=IDS, created=9_000)
     begin(store, reader, copy)
     assert_healthy(store.path)
+    monkeypatch.setattr(removal, "PART_ROWS", 100)
     steps = 1
-    while commit(store, copy.sweep):
+    while commit(store, lambda transaction: transaction.sweep(CHILD)):
         assert_healthy(store.path)
         steps += 1
     assert steps > 3
@@ -376,11 +391,10 @@ def test_a_fork_is_healthy_at_every_step(store: Database, reader: Reader) -> Non
 def test_a_fork_whose_origin_goes_is_given_up_and_swept(store: Database, reader: Reader) -> None:
     copy = Fork(S, CHILD, ids=IDS, created=9_000)
     begin(store, reader, copy)
-    commit(store, lambda transaction: transaction.remove(S))
+    remove(store, S)
     with pytest.raises(SessionNotFoundError):
         copy.read(reader)
-    while commit(store, copy.sweep):
-        pass
+    sweep(store, CHILD)
     left = everything(store.path)
     assert left.pop("tombstone") == [(S,)]
     assert not any(left.values())
@@ -390,7 +404,6 @@ def test_sweeping_one_fork_leaves_another_alone(store: Database, reader: Reader)
     given_up, other = (Fork(S, id, ids=IDS, created=9_000) for id in (CHILD, OTHER))
     begin(store, reader, other)
     begin(store, reader, given_up)
-    while commit(store, given_up.sweep):
-        pass
+    sweep(store, CHILD)
     assert copy_all(store, other).id == OTHER
     assert nameless(history(store, OTHER)) == nameless(history(store, S))

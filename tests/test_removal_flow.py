@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import apsw
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -17,6 +19,7 @@ from steerway.protocol.values import (
     SessionId,
     SessionRemoved,
     Synced,
+    SyntheticAdded,
 )
 from steerway.protocol.values.errors import (
     ConflictError,
@@ -25,9 +28,12 @@ from steerway.protocol.values.errors import (
     SessionNotFoundError,
 )
 from steerway.protocol.values.event import PermissionAsked
+from steerway.storage import removal
+from steerway.storage.journal import Transaction
 from support.answers import answer, hold, text, tool_call
-from support.house import LingeringTool, OpenHouse, Ticks, open_house, scripted_house
+from support.house import LingeringTool, OpenHouse, Task, Ticks, crash_image, open_house, scripted_house
 from support.provider import open_provider
+from support.stores import append, open_store, raw, session_created
 from support.tools import byte_tool
 
 PROMPT = MessageId("msg_prompt")
@@ -208,3 +214,85 @@ async def test_two_removals_at_once_are_one_and_neither_is_kept_waiting(tmp_path
                 answers.append(type(error).__name__)
         assert sorted(answers) == ["None", "SessionNotFoundError"]
         await gone(house, session)
+
+
+# --- long ones ----------------------------------------------------------------------------------------------------
+
+LONG = SessionId("ses_long")
+
+
+def long_session(folder: Path) -> None:
+    database = open_store(folder / "sessions.db")
+    append(database, LONG, session_created())
+    append(database, LONG, *(SyntheticAdded(message_id=MessageId(f"msg_{number}"), text="Note.") for number in range(300)))
+    database.close()
+
+
+def held_sweep(monkeypatch: pytest.MonkeyPatch, during: Callable[[], None]) -> list[int]:
+    """Sweeps take small parts, and behind the second one `during` is called; the numbers of the parts so far."""
+    original, parts = Transaction.sweep, list[int]()
+
+    def sweep(transaction: Transaction, name: SessionId) -> bool:
+        more = original(transaction, name)
+        parts.append(len(parts) + 1)
+        if len(parts) == 2:
+            during()
+        return more
+
+    monkeypatch.setattr(removal, "PART_ROWS", 50)
+    monkeypatch.setattr(Transaction, "sweep", sweep)
+    return parts
+
+
+async def test_others_are_served_while_a_long_session_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is gone for everybody long before its last row is."""
+    long_session(tmp_path)
+    async with scripted_house(tmp_path) as house:
+        other = await house.session()
+        watch = await house.watch()
+        seen: list[int] = []
+
+        async def look() -> None:
+            await house.sessions.update(other, title="Served")
+            seen.append(len(parts))
+            await gone(house, LONG)
+            await watch.until(SessionRemoved)
+
+        looks: list[Task[None]] = []
+        parts = held_sweep(monkeypatch, lambda: looks.append(house.task(look)))
+        await house.sessions.remove(LONG)
+        await looks[0].result()
+        assert 2 <= seen[0] < len(parts)
+        assert raw(house.path, "SELECT id FROM session") == [(other,)]
+
+
+async def test_a_process_that_dies_while_a_session_is_deleted_leaves_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_session(tmp_path)
+    async with scripted_house(tmp_path) as house:
+        images: list[Path] = []
+        held_sweep(monkeypatch, lambda: images.append(crash_image(house, tmp_path / "left")))
+        await house.sessions.remove(LONG)
+    assert raw(images[0] / "sessions.db", "SELECT hidden FROM session") == [(1,)]
+    async with scripted_house(images[0]) as house:
+        await gone(house, LONG)
+        assert raw(house.path, "SELECT count(*) FROM session") == [(0,)]
+
+
+async def test_a_removal_that_cannot_be_swept_is_one_all_the_same_and_the_next_one_sweeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_session(tmp_path)
+    async with scripted_house(tmp_path) as house:
+        other = await house.session()
+
+        def full() -> None:
+            raise apsw.FullError("database or disk is full")
+
+        parts = held_sweep(monkeypatch, full)
+        await house.sessions.remove(LONG)
+        await gone(house, LONG)
+        assert (len(parts), raw(house.path, "SELECT count(*) FROM session")) == (2, [(2,)])
+        await house.sessions.remove(other)
+        assert raw(house.path, "SELECT count(*) FROM session") == [(0,)]

@@ -22,9 +22,11 @@ from ...protocol.values.ids import SessionId
 from ...protocol.values.permission import SavedPermission
 from ...protocol.values.session import CompletedOutcome, Outcome, Running
 from ...storage.journal import Transaction
+from ...storage.removal import grave
 from .actor import SessionActor
 from .letters import SessionLetter
 from .services import Services
+from .sweeping import owning, sweep, sweep_unowned
 
 IDLE_SECONDS = 300.0
 SETTLE_SECONDS = 5.0
@@ -104,8 +106,11 @@ class SessionRegistry:
 
         Raises `SessionNotFoundError`, or `StorageUnavailableError`, which leaves everything as it is. Their letters, waiters
         and durable streams end with `SessionNotFoundError` too. A caller that is cancelled does not stop it halfway.
+
+        They are gone for everybody with one short transaction; their rows go afterwards, between the commits of others.
         """
-        family = await self._services.storage.read(lambda reader: reader.family(session_id))
+        storage = self._services.storage
+        family = await storage.read(lambda reader: reader.family(session_id))
         gone: set[SessionId] = set()
         outputs: tuple[str, ...] = ()
 
@@ -122,13 +127,18 @@ class SessionRegistry:
                         entry[0].close()
                         with trio.move_on_after(SETTLE_SECONDS):
                             await entry[0].wait_settled()
-                gone.update(await self._services.storage.commit(work))
+                gone.update(await storage.commit(work))
             finally:
                 # An actor that was closed never works again: whether the session is gone or not, the next letter finds
                 # another, which looks into the store.
                 for member in {*family, *gone}:
                     self._dismiss(member, removed=member in gone)
             await self._services.blocking.run(lambda: _delete(outputs))
+        names = [grave(member) for member in gone]
+        with owning(storage, names):
+            swept = await sweep(storage, names)
+        if swept:
+            await sweep_unowned(storage)
 
     def _dismiss(self, session_id: SessionId, *, removed: bool) -> None:
         error = SessionNotFoundError(f"The session {session_id} was removed.", session_id=session_id)

@@ -29,6 +29,7 @@ from steerway.storage.connections import Synchronous
 from steerway.storage.copying import Fork
 from steerway.storage.database import Database, Owner
 from steerway.storage.journal import NewEvent, Transaction
+from steerway.storage.removal import grave
 from steerway.storage.writer import Committed, Member, Refused
 
 MODEL = ModelRef(provider="demo", id="demo")
@@ -88,6 +89,22 @@ def copy_all(database: Database, copy: Fork) -> Session:
                 return child.session
     finally:
         reader.close()
+
+
+def remove(database: Database, session_id: SessionId) -> tuple[SessionId, ...]:
+    """Remove a session and delete all that is left of it; the ids, children first."""
+    removed = commit(database, lambda transaction: transaction.remove(session_id))
+    for member in removed:
+        sweep(database, grave(member))
+    return removed
+
+
+def sweep(database: Database, name: SessionId) -> int:
+    """Delete a hidden session; in how many transactions."""
+    parts = 1
+    while commit(database, lambda transaction: transaction.sweep(name)):
+        parts += 1
+    return parts
 
 
 def append(database: Database, session_id: SessionId, *data: EventData, created: int = 1_000) -> list[int]:
