@@ -31,6 +31,8 @@ _ADMISSION = (
 _FIND = f"{_ADMISSION} WHERE i.id = ? AND s.hidden = 0"
 _WAITING = "i.session = (SELECT key FROM session WHERE id = ?) AND i.promoted_seq IS NULL AND i.withdrawn_seq IS NULL"
 _PENDING = f"{_ADMISSION} WHERE {_WAITING} ORDER BY i.admitted_seq"
+_CONTROL = f"{_ADMISSION} WHERE {_WAITING} AND i.kind = ? ORDER BY i.admitted_seq DESC LIMIT 1"
+_IS_PENDING = f"SELECT 1 FROM inbox i WHERE {_WAITING} AND i.id = ?"  # noqa: S608 - constants
 _PLACES = f"SELECT i.id, i.kind, i.delivery FROM inbox i WHERE {_WAITING} ORDER BY i.admitted_seq"  # noqa: S608 - constants
 
 
@@ -76,15 +78,18 @@ def front(cursor: Cursor, session_id: SessionId) -> list[PendingItem]:
 
 def pending_control(cursor: Cursor, session_id: SessionId, kind: ControlKind) -> ControlItem | None:
     """The control item of a kind that was admitted last, if any waits."""
-    for item in reversed(pending(cursor, session_id)):
-        match item:
-            case CompactControl() if kind == "compact":
-                return item
-            case MoveControl() if kind == "move":
+    for row in cursor.execute(_CONTROL, (session_id, kind)).fetchall():
+        match _item(row):
+            case CompactControl() | MoveControl() as item:
                 return item
             case _:
                 pass
     return None
+
+
+def is_pending(cursor: Cursor, session_id: SessionId, message_id: MessageId) -> bool:
+    """Whether the prompt or control item with that id waits in that session."""
+    return bool(cursor.execute(_IS_PENDING, (session_id, message_id)).fetchall())
 
 
 def is_taken(cursor: Cursor, message_id: MessageId) -> bool:

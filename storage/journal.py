@@ -348,6 +348,11 @@ class Transaction:
         self._check()
         return inbox.pending_control(self._cursor, session_id, kind)
 
+    def is_pending(self, session_id: SessionId, message_id: MessageId) -> bool:
+        """Whether the prompt or control item with that id waits in that session."""
+        self._check()
+        return inbox.is_pending(self._cursor, session_id, message_id)
+
     def epoch(self, session_id: SessionId) -> EpochRecord | None:
         """The session's active Context Epoch, or None."""
         self._check()
@@ -367,10 +372,10 @@ class Transaction:
         self._check()
         return entries.listed(self._cursor, session_id)
 
-    def told_paths(self, session_id: SessionId) -> set[str]:
-        """The instruction files that the session was told in messages of their own."""
+    def told_paths(self, session_id: SessionId, paths: Iterable[str]) -> set[str]:
+        """Those of the instruction files `paths` that the session was told in messages of their own."""
         self._check()
-        return messages.told_paths(self._cursor, session_id)
+        return messages.told_paths(self._cursor, session_id, paths)
 
     def pending(self, session_id: SessionId) -> list[PendingItem]:
         """What waits in the inbox, in admission order."""

@@ -52,7 +52,6 @@ _encoder = msgspec.msgpack.Encoder()
 _message: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 _assistant = msgspec.msgpack.Decoder(AssistantMessage)
 _compaction = msgspec.msgpack.Decoder(CompactionMessage)
-_synthetic = msgspec.msgpack.Decoder(SyntheticMessage)
 _tool = msgspec.msgpack.Decoder(ToolPart)
 _content: msgspec.msgpack.Decoder[AssistantContent] = msgspec.msgpack.Decoder(AssistantContent)
 
@@ -121,12 +120,16 @@ def last_summary(cursor: Cursor, session_id: SessionId) -> CompactionMessage | N
     return _compaction.decode(rows[0][0]) if rows else None
 
 
-def told_paths(cursor: Cursor, session_id: SessionId) -> set[str]:
-    """The instruction files that synthetic messages of the session have told already."""
-    rows = cursor.execute(
-        "SELECT body FROM message WHERE session = (SELECT key FROM session WHERE id = ?) AND kind = 'synthetic'", (session_id,)
-    ).fetchall()
-    return {path for (body,) in rows for path in _synthetic.decode(body).paths or ()}
+def tell_paths(cursor: Cursor, session: int, paths: Iterable[str]) -> None:
+    """A synthetic message of the session tells these instruction files."""
+    for path in paths:
+        cursor.execute("INSERT OR IGNORE INTO told_path (session, path) VALUES (?, ?)", (session, path))
+
+
+def told_paths(cursor: Cursor, session_id: SessionId, paths: Iterable[str]) -> set[str]:
+    """Those of the instruction files `paths` that synthetic messages of the session have told already."""
+    told = "SELECT 1 FROM told_path WHERE session = (SELECT key FROM session WHERE id = ?) AND path = ?"
+    return {path for path in paths if cursor.execute(told, (session_id, path)).fetchall()}
 
 
 def messages_of_calls(cursor: Cursor, session: int, call_ids: Container[CallId]) -> dict[CallId, int]:

@@ -216,6 +216,8 @@ def _session_moved(place: Place, data: SessionMoved) -> None:
 
 def _synthetic_added(place: Place, data: SyntheticAdded) -> None:
     _create(place, SyntheticMessage(id=data.message_id, created=place.created, text=data.text, paths=data.paths))
+    if data.paths:
+        messages.tell_paths(place.cursor, place.session, data.paths)
     if data.continues:
         last = attempts.last_turn(place.cursor, place.session_id)
         match last:

@@ -39,6 +39,8 @@ PROJECTIONS: Final = {
     " JOIN session s ON s.key = r.session AND s.hidden = 0 JOIN message m ON m.key = r.message ORDER BY r.id",
     "managed_output": "SELECT s.id, o.path FROM managed_output o JOIN session s ON s.key = o.session"
     " WHERE s.hidden = 0 ORDER BY s.id, o.path",
+    "told_path": "SELECT s.id, t.path FROM told_path t JOIN session s ON s.key = t.session"
+    " WHERE s.hidden = 0 ORDER BY s.id, t.path",
 }
 """Every projection with the query that shows it without its keys."""
 

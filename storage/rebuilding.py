@@ -18,6 +18,7 @@ from .statements import Cursor
 _TABLES: Final = (
     "open_fragment",
     "managed_output",
+    "told_path",
     "context_epoch",
     "context_entry",
     "permission_request",

@@ -102,7 +102,7 @@ _OF_MESSAGE: Final = (
     "DELETE FROM question_request WHERE message = ?",
     "DELETE FROM attempt WHERE message = ?",
 )
-_FACTS: Final = (("managed_output", "path"), ("context_entry", "name"))
+_FACTS: Final = (("managed_output", "path"), ("told_path", "path"), ("context_entry", "name"))
 """Tables whose rows belong to a session, and what tells these apart."""
 
 

@@ -1,4 +1,4 @@
-"""Whoever reads a history in stretches knows the same as who reads it whole."""
+"""Whoever reads a history in stretches knows the same as who reads it whole; who asks for one row reads one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 from steerway.protocol.values import (
     AssistantMessage,
     CacheTokens,
+    CompactControl,
+    ControlAdmitted,
+    ControlWithdrawn,
+    Location,
     Message,
     MessageId,
+    MoveControl,
     PartId,
     SessionId,
     SyntheticAdded,
@@ -28,9 +33,9 @@ from steerway.protocol.values.event import CompactionCompleted, CompactionStarte
 from steerway.storage.database import Database
 from steerway.storage.history import Limit, Mark, Origin
 from steerway.storage.reader import Reader
-from support.stores import MODEL, append, commit, open_store, session_created, started
+from support.stores import MODEL, admitted, append, commit, open_store, raw, session_created, started
 
-S = SessionId("ses_1")
+S, OTHER = SessionId("ses_1"), SessionId("ses_2")
 NO_TOKENS = Tokens(input=0, output=0, reasoning=0, cache=CacheTokens(read=0, write=0))
 
 Step = Callable[[int, int], list[EventData]]
@@ -141,3 +146,41 @@ def test_a_session_that_is_not_there_has_no_history(database: Database) -> None:
         reader.stretch(SessionId("ses_none"), None)
     reader.close()
     database.close()
+
+
+# --- one row of many ---------------------------------------------------------------------------------------------
+
+
+def test_one_item_is_found_without_looking_into_the_others(database: Database) -> None:
+    """Prompts here cannot even be read."""
+    compacts, moves = ([MessageId(f"msg_{kind}_{number}") for number in range(3)] for kind in ("compact", "move"))
+    for compact, move in zip(compacts, moves, strict=True):
+        append(database, S, admitted(MessageId(f"{compact}_prompt")))
+        append(database, S, ControlAdmitted(message_id=compact, kind="compact"))
+        append(database, S, ControlAdmitted(message_id=move, kind="move", location=Location(directory=f"/{move}")))
+    append(database, S, ControlWithdrawn(message_id=compacts[2]))
+    raw(database.path, "UPDATE event SET body = x'c1' WHERE type = 'prompt.admitted'")
+
+    def waits(message_id: MessageId, session_id: SessionId = S) -> bool:
+        return commit(database, lambda transaction: transaction.is_pending(session_id, message_id))
+
+    found = commit(database, lambda transaction: transaction.pending_control(S, "compact"))
+    assert isinstance(found, CompactControl)
+    assert found.id == compacts[1]
+    found = commit(database, lambda transaction: transaction.pending_control(S, "move"))
+    assert isinstance(found, MoveControl)
+    assert (found.id, found.location.directory) == (moves[2], f"/{moves[2]}")
+    assert [waits(id) for id in compacts] == [True, True, False]
+    assert not waits(compacts[0], OTHER)
+    assert commit(database, lambda transaction: transaction.pending_control(OTHER, "move")) is None
+
+
+def test_told_instruction_files_are_known_without_looking_into_messages(database: Database) -> None:
+    one, two, three = "/a/AGENTS.md", "/b/AGENTS.md", "/c/AGENTS.md"
+    note = SyntheticAdded(message_id=MessageId("msg_note"), text="Near.", paths=(one, two))
+    append(database, S, note, SyntheticAdded(message_id=MessageId("msg_plain"), text="Continue."))
+    append(database, S, SyntheticAdded(message_id=MessageId("msg_again"), text="Near.", paths=(two,)))
+    append(database, OTHER, session_created(), SyntheticAdded(message_id=MessageId("msg_other"), text="Near.", paths=(three,)))
+    raw(database.path, "UPDATE message SET body = x'c1'")
+    told = commit(database, lambda transaction: transaction.told_paths(S, [two, three]))
+    assert told == {two}

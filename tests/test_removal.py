@@ -60,6 +60,7 @@ TABLES = (
     "permission_request",
     "question_request",
     "managed_output",
+    "told_path",
     "open_fragment",
 )
 
@@ -95,6 +96,7 @@ def busy(session_id: SessionId) -> list[Any]:
             save=(),
         ),
         QuestionAsked(request_id=RequestId(f"que_{session_id}"), assistant_message_id=answer, call_id=call, questions=()),
+        SyntheticAdded(message_id=MessageId(f"msg_{session_id}_4"), text="Near.", paths=("/work/AGENTS.md",)),
     ]
 
 
@@ -170,7 +172,7 @@ def test_the_store_goes_on_after_a_removal(store: Database) -> None:
     fill(store, S)
     remove(store, S)
     fill(store, OTHER)
-    assert commit(store, lambda transaction: transaction.head(OTHER)) == 13
+    assert commit(store, lambda transaction: transaction.head(OTHER)) == 14
     assert commit(store, lambda transaction: transaction.message_owner(MessageId("msg_ses_1_0"))) is None
 
 
@@ -276,9 +278,9 @@ def test_building_the_projections_anew_finishes_a_removal(store: Database, path:
     before = rows(path)
     fill(store, S)
     commit(store, lambda transaction: transaction.remove(S))
-    while commit(store, lambda transaction: transaction.sweep(grave(S))) and raw(path, "SELECT count(*) FROM event") == [(26,)]:
+    while commit(store, lambda transaction: transaction.sweep(grave(S))) and raw(path, "SELECT count(*) FROM event") == [(28,)]:
         pass
-    assert raw(path, "SELECT count(*) FROM event") < [(26,)]
+    assert raw(path, "SELECT count(*) FROM event") < [(28,)]
     commit(store, lambda transaction: transaction.write(rebuilding.rebuild))
     assert raw(path, "SELECT id, body FROM event") == [(row[0], row[-1]) for row in before["event"]]
     assert_sound(path)

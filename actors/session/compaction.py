@@ -234,7 +234,7 @@ class _Start:
         self._event = services.new_event(CompactionStarted(message_id=message_id, reason=reason))
 
     def __call__(self, transaction: Transaction) -> bool:
-        if self._manual and all(item.id != self._message_id for item in transaction.pending(self._session_id)):
+        if self._manual and not transaction.is_pending(self._session_id, self._message_id):
             return False
         transaction.append(self._session_id, [self._event])
         return True

@@ -179,7 +179,7 @@ class Promotion:
     def _near(self, transaction: Transaction) -> list[EventData]:
         if not self._nearby:
             return []
-        told = transaction.told_paths(self._session_id)
+        told = transaction.told_paths(self._session_id, [one.path for one in self._nearby])
         fresh = [one for one in self._nearby if one.path not in told]
         if not fresh:
             return []

@@ -1,5 +1,5 @@
 -- The store itself, the log, and the projections of the log.
--- `event` is the truth. Everything from `session` to `managed_output` is rebuilt from it; the tables behind are not.
+-- `event` is the truth. Everything from `session` to `told_path` is rebuilt from it; the tables behind are not.
 -- Sessions and messages have an integer key inside and their text id outside. Bodies are MessagePack.
 
 CREATE TABLE store (
@@ -81,7 +81,6 @@ CREATE TABLE message (
 CREATE INDEX message_open ON message (session) WHERE open = 1;
 CREATE INDEX message_compaction ON message (session, seq) WHERE kind IN ('compaction', 'model-switched');
 CREATE INDEX message_system ON message (session, seq) WHERE kind = 'system';
-CREATE INDEX message_nearby ON message (session, seq) WHERE kind = 'synthetic';
 
 CREATE TABLE context_epoch (
     session INTEGER PRIMARY KEY REFERENCES session (key),
@@ -148,6 +147,12 @@ CREATE TABLE managed_output (
     PRIMARY KEY (session, path)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX managed_output_path ON managed_output (path);
+
+CREATE TABLE told_path (
+    session INTEGER NOT NULL REFERENCES session (key),
+    path TEXT NOT NULL,              -- of an instruction file that a synthetic message has told
+    PRIMARY KEY (session, path)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE open_fragment (
     key INTEGER PRIMARY KEY,
