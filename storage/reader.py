@@ -6,7 +6,7 @@ never keeps the write-ahead log from being truncated; what one call answers is o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -166,6 +166,10 @@ class Reader:
     def last_summary(self, session_id: SessionId) -> CompactionMessage | None:
         """The compaction with which the session's history begins, or None."""
         return messages.last_summary(self._cursor, session_id)
+
+    def told_paths(self, session_id: SessionId, paths: Iterable[str]) -> set[str]:
+        """Those of the instruction files `paths` that the session was told in messages of their own."""
+        return messages.told_paths(self._cursor, session_id, paths)
 
     def failed_compactions(self, session_id: SessionId, limit: int) -> int:
         """How many compactions failed in a row, counted up to `limit`; a model switch begins anew."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 import trio
 
 from steerway import ContextSource, Location, SystemContext, Unavailable, codec_of
+from steerway.actors.blocking import Threads
 from steerway.actors.configuration import Agent, PermissionRule
 from steerway.actors.context.source import ContextKeyError
+from steerway.actors.session import preview
 from steerway.protocol.values import (
     CONTEXT_INVALID,
     CONTEXT_UNAVAILABLE,
@@ -25,10 +28,12 @@ from steerway.protocol.values import (
     ServerDiagnostic,
     SyntheticMessage,
     SystemMessage,
+    ToolSucceeded,
 )
 from support.answers import answer, status, text, tool_call
 from support.house import OTHER, Ticks, baseline, configuration, open_house, said, scripted_house
 from support.provider import open_provider
+from support.tools import HeldTool
 
 
 class Fact:
@@ -484,6 +489,57 @@ async def test_provider_context_shows_the_request_of_the_next_turn_and_changes_n
         assert shown.request.system == after.request.system
         assert after.request.messages[: len(shown.request.messages)] == shown.request.messages
         assert len(after.request.messages) == len(shown.request.messages) + 1
+
+
+@pytest.mark.parametrize("asked", ["nothing", "waiting", "answered"])
+async def test_provider_context_of_much_is_made_outside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """Nobody else is served while megabytes are made into a request, whether they are history or wait to become it."""
+    places: list[bool] = []
+    lower = preview.lower
+
+    def noted(*given: Any, **named: Any) -> Any:
+        places.append(threading.current_thread() is threading.main_thread())
+        return lower(*given, **named)
+
+    monkeypatch.setattr(preview, "lower", noted)
+    async with open_provider() as provider, open_house(provider, tmp_path, blocking=Threads()) as house:
+        session = await house.session()
+        if asked == "waiting":
+            await house.admit(session, "x" * 2_000_000)
+        elif asked == "answered":
+            await house.ask(session, "x" * 2_000_000)
+        shown = await house.sessions.provider_context(session)
+        assert shown.request is not None
+    assert places == [asked == "nothing"]
+
+
+async def test_provider_context_does_not_tell_what_was_told_before_a_compaction(tmp_path: Path) -> None:
+    """Nor does the boundary."""
+    deep = tmp_path / "lib"
+    deep.mkdir()
+    (deep / "AGENTS.md").write_text("Lib rules.", encoding="utf-8")
+    (deep / "code.py").write_text("pass", encoding="utf-8")
+    read = tool_call("read", {"path": "lib/code.py"})
+    tool = HeldTool("hold")
+    script = (answer(read), answer(text("done")), answer(text("Summary.")), answer(read, tool_call("hold", {"value": "x"})))
+    async with scripted_house(tmp_path, *script, tools=[tool.tool]) as house:
+        session = await house.session()
+        await house.ask(session, "Look")
+        await house.sessions.compact(session)
+        await house.sessions.wait(session)
+        watch = await house.watch()
+        await house.sessions.prompt(session, "Look again")
+        await tool.wait_started()
+        await watch.until(ToolSucceeded)
+        shown = await house.sessions.provider_context(session)
+        assert shown.request is not None
+        assert "Lib rules." not in str(shown.request.messages)
+        tool.release()
+        await house.sessions.wait(session)
+        found = [one for one in await house.history(session) if isinstance(one, SyntheticMessage) and one.paths]
+        assert len(found) == 1
 
 
 def spoil(path: Path, statement: str) -> None:

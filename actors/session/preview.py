@@ -2,17 +2,16 @@
 
 It observes and renders what the boundary would, with the same functions, and commits nothing: a message it has to make up for
 the preview has an id that nobody will see again. A pending compaction or move is not anticipated, nor is the end of an
-allowance of steps.
+allowance of steps. A long history is made into a request outside the loop, as a boundary does it.
 """
 
 from __future__ import annotations
-
-from collections.abc import AsyncIterator
 
 from msgspec import structs
 
 from ...protocol.llm.invariants import RequestInvariantError, check
 from ...protocol.llm.lowering import lower
+from ...protocol.llm.request import RequestMessage
 from ...protocol.provider_context import ProviderContext
 from ...protocol.values.context import ContextContribution
 from ...protocol.values.errors import ContextUnavailableError
@@ -38,6 +37,7 @@ from .boundary import (
     system_context,
     view_of,
 )
+from .history import is_long
 from .promotion import Admitted, eligible
 from .services import Services
 
@@ -55,9 +55,14 @@ async def provider_context(services: Services, session_id: SessionId) -> Provide
         agent, model = await select(services, view.record)
         sources = await _sources(services, view, agent)
         admitted = await observe(services, view, agent, Observing())
-        history = tuple([message async for message in _messages(services, view, pending, admitted)])
-        messages = lower(history, model.ref, media=model.media)
-        check(messages)
+        new = await _new(services, view, pending, admitted)
+
+        def made() -> tuple[RequestMessage, ...]:
+            messages = lower(_history(view, new, admitted), model.ref, media=model.media)
+            check(messages)
+            return messages
+
+        messages = await services.blocking.run(made) if _is_long(view, new) else made()
         tools = services.tools.materialise(view.record.session.location, agent.name, agent.rules)
         frame = request_of(session_id, agent, model, tools, baseline=baseline_of(admitted, view.active))
         request = structs.replace(frame, messages=messages)
@@ -83,26 +88,39 @@ async def _sources(services: Services, view: View, agent: Agent) -> tuple[Contex
     return await context.survey({} if view.epoch is None else snapshot_of(view.epoch), observing)
 
 
-async def _messages(services: Services, view: View, pending: list[PendingItem], admitted: Admitted) -> AsyncIterator[Message]:
-    """History with what the boundary would add to it, in its order."""
+async def _new(services: Services, view: View, pending: list[PendingItem], admitted: Admitted) -> tuple[Message, ...]:
+    """What the boundary would add to the history, in its order."""
     ids, now = services.ids, services.now_ms()
-    told: set[str] = set()
-    for message in view.stretch.messages:
-        match message:
-            case SystemMessage() if isinstance(admitted, ReplacementReady):
-                continue
-            case SyntheticMessage(paths=paths):
-                told.update(paths or ())
-            case _:
-                pass
-        yield message
-    for prompt in eligible(pending, continuing=view.record.unanswered_seq is not None):
-        yield UserMessage(id=prompt.id, created=prompt.created, text=prompt.prompt.text, files=prompt.prompt.files)
-    near = [one for one in await nearby(services, view) if one.path not in told]
+    new: list[Message] = [
+        UserMessage(id=prompt.id, created=prompt.created, text=prompt.prompt.text, files=prompt.prompt.files)
+        for prompt in eligible(pending, continuing=view.record.unanswered_seq is not None)
+    ]
+    found = await nearby(services, view)
+    told = await services.storage.read(lambda reader: reader.told_paths(view.record.session.id, [one.path for one in found]))
+    near = [one for one in found if one.path not in told]
     if near:
-        yield SyntheticMessage(id=ids.message(), created=now, text=render_nearby(near))
+        new.append(SyntheticMessage(id=ids.message(), created=now, text=render_nearby(near)))
     match admitted:
         case Updated(text=text):
-            yield SystemMessage(id=ids.message(), created=now, text=text)
+            new.append(SystemMessage(id=ids.message(), created=now, text=text))
         case _:
             pass
+    return tuple(new)
+
+
+def _history(view: View, new: tuple[Message, ...], admitted: Admitted) -> tuple[Message, ...]:
+    """All messages of the request; a new baseline says what the updates before it said."""
+    if isinstance(admitted, ReplacementReady):
+        return (*(message for message in view.stretch.messages if not isinstance(message, SystemMessage)), *new)
+    return (*view.stretch.messages, *new)
+
+
+def _is_long(view: View, new: tuple[Message, ...]) -> bool:
+    size = 0
+    for message in new:
+        match message:
+            case UserMessage(text=text, files=files):
+                size += len(text) + sum(len(file.data) for file in files or ())
+            case _:
+                pass
+    return is_long(view.stretch._replace(messages=(*view.stretch.messages, *new), size=view.stretch.size + size))
