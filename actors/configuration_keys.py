@@ -14,7 +14,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NoReturn, cast, get_args, get_origin
+from typing import Any, Final, Literal, NoReturn, cast, get_args, get_origin
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,6 +25,7 @@ from .configuration import Configuration, ConfigurationError, Provider, unusable
 Key = tuple[str, ...]
 """A key's names from the outermost table inwards."""
 
+_NO_CHOICE: Final = re.compile(r"Invalid enum value ('.*')")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SECRET: Final = re.compile(
     r"(?:api|access|secret|private|auth)[_-]?key|token$|secret|password|authorization|cookie|credential", re.IGNORECASE
@@ -89,7 +90,9 @@ class _Check:
             try:
                 msgspec.convert(value, cast("type[Any]", kind))
             except msgspec.ValidationError as error:
-                self._refuse(at, _lower(str(error)))
+                self._refuse(at, _complaint(error, kind))
+            if _is_model(at):
+                self._model(value, at)
             self._json(value, at)
 
     def _struct(self, table: dict[str, Any], kind: type[msgspec.Struct], at: Key) -> None:
@@ -131,6 +134,12 @@ class _Check:
         if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
             self._refuse(at, "credentials and queries cannot stand in the URL; use api_key_env or headers")
 
+    def _model(self, value: object, at: Key) -> None:
+        """`provider/model`, or several of them. Whether it is there is for the catalog to know."""
+        for name in cast("list[object]", value) if isinstance(value, list) else [value]:
+            if not all(cast("str", name).partition("/")):
+                self._refuse(at, f"a model is written provider/model, like demo/demo; this is {name!r}")
+
     def _json(self, value: object, at: Key) -> None:
         match value:
             case dict():
@@ -150,8 +159,32 @@ class _Check:
         raise self._error(at, complaint)
 
     def _error(self, at: Key, complaint: str) -> ConfigurationError:
-        return ConfigurationError(f"{self._source}: {dotted(at)}: {complaint}.", source=self._source, key=dotted(at))
+        end = "" if complaint.endswith("?") else "."
+        return ConfigurationError(f"{self._source}: {dotted(at)}: {complaint}{end}", source=self._source, key=dotted(at))
 
 
-def _lower(message: str) -> str:
-    return message[:1].lower() + message[1:].replace("`", "")
+def _is_model(at: Key) -> bool:
+    match at:
+        case ("models", "default" | "fallback") | ("agents", _, "model"):
+            return True
+        case _:
+            return False
+
+
+def _complaint(error: msgspec.ValidationError, kind: Any) -> str:
+    message = str(error).replace("`", "")
+    if (wrong := _NO_CHOICE.match(message)) is not None:
+        return f"{wrong[1]} is none of {', '.join(_choices(kind))}"
+    return message[:1].lower() + message[1:]
+
+
+def _choices(kind: Any) -> Iterator[str]:
+    """The words that stand somewhere in a type."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        for field in msgspec.structs.fields(kind):
+            yield from _choices(field.type)
+    elif get_origin(kind) is Literal:
+        yield from get_args(kind)
+    else:
+        for part in get_args(kind):
+            yield from _choices(part)

@@ -198,7 +198,8 @@ def _environment_layers(surroundings: Surroundings) -> Iterator[_Layer]:
             continue
         source = f"environment {name}"
         if name not in known:
-            raise ConfigurationError(f"{source}: there is no such setting{nearest(name, known)}.", source=source, key=name)
+            message = f"{source}: there is no such setting{nearest(name, known)}"
+            raise ConfigurationError(message if message.endswith("?") else f"{message}.", source=source, key=name)
         key, kind = known[name]
         yield _value_layer(surroundings, source, key, _from_text(text, kind))
 

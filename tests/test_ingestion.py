@@ -213,7 +213,7 @@ def test_a_key_may_be_named_where_the_ai_sdk_takes_one(tmp_path: Path, value: st
         (
             '[providers.p]\nprotocol = "openai-chat"\ninput = ["text", "pfd"]\n',
             "providers.p.input",
-            "invalid enum value 'pfd'",
+            "'pfd' is none of text, image, pdf",
         ),
         (
             '[providers.p]\nprotocol = "openai-chat"\n[providers.p.models.m]\ncontxt = 1\n',
