@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from steerway.actors.commands.failures import told
+from steerway.actors.commands.output import table
 from steerway.actors.commands.program import program
 from steerway.actors.commands.sessions import sessions
 from support.program import SECONDS, Done, Home, Serving
@@ -205,6 +207,11 @@ def test_a_reader_that_leaves_is_no_error(stored: Stored) -> None:
         (("sessions", "list", "--cursor", "nonsense"), 2, ("cursor",)),
         (("sessions", "list", "--url", "ws://127.0.0.1:1/"), 1, ("cannot be reached",)),
         (("sessions", "list", "--url", "ws://127.0.0.1:1/", "--db", "x"), 2, ("--db",)),
+        (("sessions", "list", "--url", "ws://"), 2, ("names a host",)),
+        (("sessions", "list", "--url", "ws://127.0.0.1:99999"), 2, ("from 1 to 65535",)),
+        (("sessions", "list", "--url", "ws://127.0.0.1:port"), 2, ("from 1 to 65535",)),
+        (("run", "What", "is", "the", "date?"), 2, ("put it in quotes",)),
+        (("run", "--agent", "nobody", "Hello"), 2, ("There is no agent nobody; there are build, plan.",)),
         (("events", "ses_none", "--follow"), 1, ("running server", "--url")),
         (("events", "ses_none", "--follow", "--db", "x"), 2, ("--db",)),
         (("sessions", "list", "--config", "missing.toml"), 2, ("missing.toml",)),
@@ -283,6 +290,82 @@ def test_the_options_that_name_a_store_or_a_server_go_with_every_command_that_ta
     assert {name for name, options in found.items() if not store <= options} == set()
     assert {name for name, options in found.items() if not server <= options} == {"serve", "config", "doctor"}
     assert found["serve"] == {"db", "config", "token_file"}
+
+
+# --- how it is started ----------------------------------------------------------------------------------------------------
+
+
+def called(home: Home, command: str) -> Done:
+    """What a command line of a shell comes to."""
+    shell = ["sh", "-c", command]
+    done = subprocess.run(shell, check=False, cwd=home.work, env=home.environ, capture_output=True, text=True)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_program_whose_streams_are_closed_does_its_work_all_the_same(stored: Stored, closed: str) -> None:
+    command = f'exec "{sys.executable}" -m steerway sessions list {closed}'
+    done = called(stored, command)
+    assert (done.code, done.errors) == (0, "")
+    assert (stored.session_id in done.output) == (">&-" not in closed.split())
+
+
+def test_a_prompt_from_a_closed_standard_input_is_empty(stored: Stored) -> None:
+    command = f'exec "{sys.executable}" -m steerway run --model demo/demo - <&-'
+    refused(called(stored, command), 2, "The prompt is empty")
+
+
+def test_an_interrupt_while_the_program_is_loaded_is_a_sentence() -> None:
+    program = (
+        "import sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'steerway.actors.commands.program':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from steerway.actors.commands import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "steerway: Interrupted.\n")
+
+
+def test_the_built_in_agents_can_be_chosen(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert home.call("run", *DEMO, "--agent", "plan", "Hello").code == 0
+
+
+# --- what people see on a terminal ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("columns", "title"), [(30, "A title t…"), (80, "A title t…"), (200, "A title that is long")])
+def test_a_terminal_that_is_too_narrow_costs_titles_and_never_ids(
+    monkeypatch: pytest.MonkeyPatch, columns: int, title: str
+) -> None:
+    shown = _OnTerminal()
+    monkeypatch.setattr(sys, "stdout", shown)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    row = ["ses_" + "0" * 26, "2026-12-01 00:00:00", "16", "demo/demo-model", "A title that is long"]
+    table(["SESSION", "UPDATED", "EVENTS", "MODEL", "TITLE"], [row], cut=True)
+    (line,) = [line for line in shown.getvalue().splitlines() if "ses_" in line]
+    assert line.split("  ")[:2] == row[:2]
+    assert line.rstrip().endswith(f"demo/demo-model  {title}")
+
+
+@pytest.mark.parametrize("columns", [20, 60])
+def test_a_terminal_that_is_too_narrow_folds_values_and_never_their_keys(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    shown = _OnTerminal()
+    monkeypatch.setattr(sys, "stdout", shown)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    table(["KEY", "VALUE", "FROM"], [["store.path.of.many.parts", "v" * 60, "default"]])
+    assert "store.path.of.many.parts" in shown.getvalue()
+    assert shown.getvalue().count("v") == 60
+    assert "default" in shown.getvalue()
+
+
+class _OnTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 # --- what nobody foresaw ----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from steerway.actors.commands.demo_server import server_process
 from steerway.actors.commands.demo_stage import Stage
 from steerway.actors.commands.failures import Refusal
 from steerway.actors.commands.invocation import as_typed
@@ -93,3 +95,9 @@ def test_a_claim_that_does_not_hold_ends_the_demo() -> None:
     assert refused.value.exit_code == 1
     assert "This holds." in shown.getvalue()
     assert "This does not." not in shown.getvalue()
+
+
+async def test_the_server_of_the_demo_is_not_what_ctrl_c_interrupts(tmp_path: Path) -> None:
+    """Not even while it is loaded: then it could not say a sentence yet."""
+    async with server_process(tmp_path / "demo.db", tmp_path) as server:
+        assert os.getpgid(server.process.pid) != os.getpgid(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Generator
@@ -253,3 +254,12 @@ def test_a_line_is_read_as_numbers_where_it_can_be(
 
 def test_without_options_numbers_are_words() -> None:
     assert chosen(Question(question="How many?", header="Number", options=()), "42") == ("42",)
+
+
+def test_what_is_told_while_a_question_waits_stands_on_a_line_of_its_own(home: Home) -> None:
+    with at_terminal(home, *DEMO, SHELL) as person:
+        person.until("say what to do instead: ")
+        person.process.send_signal(signal.SIGINT)
+        assert person.until("interrupted") == "\r\n    failed: Tool execution interrupted"
+        done = person.end()
+    assert (done.code, "Interrupted.\r\nsession " in done.errors) == (130, True)

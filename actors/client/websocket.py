@@ -199,8 +199,14 @@ class WebSocketTransport:
 def websocket_opener(url: str, *, token: str | None, subprotocol: str, ssl_context: ssl.SSLContext | None = None) -> Opener:
     """Opens WebSockets to `url`. Raises `ValueError` for a URL that cannot be one, or that holds a secret."""
     parts = urlsplit(url)
-    if parts.scheme not in ("ws", "wss") or not parts.hostname or parts.port == 0:
-        raise ValueError(f"A server's url starts with ws:// or wss:// and names a host; {parts.scheme or 'this'} does not.")
+    if parts.scheme not in ("ws", "wss") or not parts.hostname:
+        raise ValueError("A server's url starts with ws:// or wss:// and names a host.")
+    try:
+        known_port = parts.port != 0
+    except ValueError:
+        known_port = False
+    if not known_port:
+        raise ValueError("The port in a server's url is a number from 1 to 65535.")
     if parts.username is not None or parts.password is not None:
         raise ValueError("A url may not hold a secret; give the token as `token=`.")
     if subprotocol not in CODECS:
@@ -228,7 +234,7 @@ async def _dial(parts: SplitResult, ssl_context: ssl.SSLContext | None, address:
     try:
         stream = await trio.open_tcp_stream(parts.hostname or "", port)
     except OSError as error:
-        raise ClientError("transport", f"{address} cannot be reached: {error}.") from error
+        raise ClientError("transport", f"{address} cannot be reached: {error.strerror or error}.") from error
     if not secure:
         return stream
     tls = trio.SSLStream(

@@ -7,6 +7,16 @@ Rules:
 - Exit codes: 0 it worked, 1 the work failed, 2 wrong use, 130 interrupted.
 """
 
-from .program import main
+import sys
 
 __all__ = ["main"]
+
+
+def main() -> None:
+    """Run the program with this process's arguments; ends the process. Ctrl-C is a sentence from the first import on."""
+    try:
+        from .program import main as program
+    except KeyboardInterrupt:
+        print("steerway: Interrupted.", file=sys.stderr)
+        sys.exit(130)
+    program()

@@ -44,16 +44,16 @@ def has_terminal() -> bool:
 
 
 class Answering:
-    """Answers the requests of one session. `policy` None decides by whether there is a terminal.
+    """Answers the requests of one session. `terminal` is where a person is; `policy` None decides by whether there is one.
 
     `before` is called before something is shown, to end a line that is being written.
     """
 
-    def __init__(self, client: Client, policy: Policy | None, before: Callable[[], None]) -> None:
+    def __init__(self, client: Client, policy: Policy | None, terminal: Terminal | None, before: Callable[[], None]) -> None:
         import trio
 
         self._client = client
-        self._terminal = Terminal() if has_terminal() else None
+        self._terminal = terminal
         self._policy = policy or ("deny" if self._terminal is None else "ask")
         self._before = before
         self._waiting: set[RequestId] = set()
@@ -195,6 +195,15 @@ def _whole(text: str) -> str:
 class Terminal:
     """Where a person reads and types."""
 
+    def __init__(self) -> None:
+        self._asking = False
+
+    def leave(self) -> None:
+        """End the line of a question that waits for its answer, if any, since something else is said below it."""
+        if self._asking:
+            self._asking = False
+            remark("")
+
     async def ask(self, prompt: str) -> str:
         """The next line that is typed, without blanks around it; empty also at the end of input. Cancelling leaves at once."""
         import termios
@@ -205,16 +214,18 @@ class Terminal:
         termios.tcflush(descriptor, termios.TCIFLUSH)
         sys.stderr.write(prompt)
         sys.stderr.flush()
+        self._asking = True
         typed = b""
         try:
             while not typed.endswith(b"\n"):
                 await trio.lowlevel.wait_readable(descriptor)
                 piece = os.read(descriptor, 4_096)
                 if not piece:
-                    remark("")
+                    self.leave()
                     break
                 typed += piece
         except trio.Cancelled:
-            remark("")
+            self.leave()
             raise
+        self._asking = False
         return typed.decode(errors="replace").strip()

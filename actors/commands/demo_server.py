@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -46,7 +45,12 @@ async def server_process(store: Path, directory: Path) -> AsyncGenerator[ServerP
     import trio
 
     command = (sys.executable, "-m", __name__, str(store), str(directory))
-    process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = await trio.lowlevel.open_process(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        process_group=0,  # Ctrl-C is the demo's, which then closes the server's input
+    )
     if process.stdin is None or process.stdout is None:
         raise AssertionError("both were asked for")
     try:
@@ -92,7 +96,6 @@ if __name__ == "__main__":
     from .failures import told
     from .logs import configure_logs
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the demo's, which then closes our input
     configure_logs()
     try:
         trio.run(_serve, sys.argv[1], sys.argv[2])

@@ -76,9 +76,15 @@ def reader(config: Path | None, db: Path | None) -> Reader:
 
 def asking(url: str, token_file: Path | None) -> AbstractAsyncContextManager[Client]:
     """A client of the server at `url`. A token that is missing or wrong is told together with where it was looked for."""
-    if not url.startswith(("ws://", "wss://")):
-        raise click.BadParameter("an address begins with ws:// or wss://.", param_hint="--url")
-    return _connected(url, *_token(url, token_file))
+    from ...protocol.codec import MSGPACK
+    from ..client.websocket import websocket_opener
+
+    token, place = _token(url, token_file)
+    try:
+        websocket_opener(url, token=token, subprotocol=MSGPACK.subprotocol)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return _connected(url, token, place)
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from io import TextIOWrapper
 from typing import Final
@@ -58,7 +59,18 @@ for _command in (demo, serve, run, sessions, events, config, doctor):
 
 def main() -> None:
     """Run the program with this process's arguments; ends the process."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to fail
     program(prog_name="steerway")
+
+
+def _open_closed_streams() -> None:
+    """Whoever started this program may have closed any of the three; then nothing is read there, and what is said is lost.
+
+    Their descriptors are taken, so that no file of ours becomes one of them.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))

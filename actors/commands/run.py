@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 
-from .answering import Answering, Policy, has_terminal
+from .answering import Answering, Policy, Terminal, has_terminal
 from .failures import FAILED, INTERRUPTED, WRONG_USE, Refusal, advised
 from .options import asking, check_place, read_settings, server_options, store_options
 from .output import brief, plain, remark, say_json
@@ -48,7 +48,7 @@ class _Plan(NamedTuple):
 
 
 @click.command()
-@click.argument("prompt")
+@click.argument("prompt", nargs=-1, required=True, metavar="PROMPT")
 @click.option("--session", metavar="ID", help="Go on with this session; default a new one.")
 @click.option("--model", metavar="P/M", help="The model, as provider/model; demo/demo needs no key and no network.")
 @click.option("--agent", metavar="A", help="The agent of a new session; default build.")
@@ -67,7 +67,7 @@ class _Plan(NamedTuple):
 @store_options
 @server_options
 def run(
-    prompt: str,
+    prompt: tuple[str, ...],
     session: str | None,
     model: str | None,
     agent: str | None,
@@ -94,7 +94,10 @@ def run(
         raise click.UsageError("--agent and --directory are for a new session; leave out --session.")
     if url is None and directory is not None and not directory.is_dir():
         raise click.BadParameter(f"{directory} is no directory.", param_hint="--directory")
-    text = sys.stdin.read() if prompt == "-" else prompt
+    given, *more = prompt
+    if more:
+        raise click.UsageError("The prompt is one argument: put it in quotes.")
+    text = sys.stdin.read() if given == "-" else given
     if not text.strip():
         raise click.UsageError("The prompt is empty.")
     if permissions == "ask" and url is None and not has_terminal():
@@ -124,9 +127,10 @@ def _check_choice(configuration: Configuration, model: str | None, agent: str | 
     """Raises before anything is stored what a new session's first turn would fail with."""
     from ..agents import DEFAULT_AGENT
     from ..models.catalog import Catalog
+    from ..tools.permissions import PLAN_AGENT
 
     catalog = Catalog(configuration, os.environ)
-    known = {DEFAULT_AGENT, *configuration.agents}
+    known = {DEFAULT_AGENT, PLAN_AGENT, *configuration.agents}
     name = agent or DEFAULT_AGENT
     if name not in known:
         raise Refusal(f"There is no agent {name}; there are {', '.join(sorted(known))}.", WRONG_USE)
@@ -211,9 +215,10 @@ async def _answered(client: Client, session: Session, plan: _Plan, stopper: _Sto
     from ..client.scope import Background
     from .watch import watch
 
-    shown = _Json() if plan.as_json else _Text()
+    terminal = Terminal() if has_terminal() else None
+    shown = _Json() if plan.as_json else _Text(terminal)
     ending = _Ending(client, session)
-    answering = Answering(client, plan.permissions, shown.end)
+    answering = Answering(client, plan.permissions, terminal, shown.end)
     async with Background() as nursery, aclosing(watch(client, session.id, session.head)) as happening:
         with ending.scope:
             async for event in happening:
@@ -296,7 +301,8 @@ class _Json:
 class _Text:
     """The answer's text as it comes, each part once; beside it, on standard error, what else happens."""
 
-    def __init__(self) -> None:
+    def __init__(self, terminal: Terminal | None) -> None:
+        self._asking = terminal
         self._shown: dict[str, int] = {}
         self._terminal = sys.stdout.isatty()
         self._fresh = True
@@ -324,23 +330,23 @@ class _Text:
                 self._write(part, 0, text)
                 self.end()
             case ToolCalled(tool=tool, input=input):
-                remark(f"  · {plain(tool)} {brief(msgspec.json.encode(input).decode(), 100)}")
+                self._remark(f"  · {plain(tool)} {brief(msgspec.json.encode(input).decode(), 100)}")
             case ToolSucceeded(content=content):
                 texts = " ".join(getattr(item, "text", "(a file)") for item in content)
-                remark(f"    {brief(texts, 100)}")
+                self._remark(f"    {brief(texts, 100)}")
             case ToolFailed(error=error):
-                remark(f"    failed: {brief(error.message, 100)}")
+                self._remark(f"    failed: {brief(error.message, 100)}")
             case RetryScheduled(error=error, attempt=attempt, at=at):
                 wait = max(0, at - event.created) / 1000
-                remark(f"  · {brief(error.message, 200)} Attempt {attempt} in {wait:.0f} s.")
+                self._remark(f"  · {brief(error.message, 200)} Attempt {attempt} in {wait:.0f} s.")
             case ContextUpdated(text=text):
-                remark(f"  · the model is told: {brief(text, 200)}")
+                self._remark(f"  · the model is told: {brief(text, 200)}")
             case CompactionStarted():
-                remark("  · the history is summarised")
+                self._remark("  · the history is summarised")
             case CompactionCompleted(summary=summary):
-                remark(f"    {brief(summary, 100)}")
+                self._remark(f"    {brief(summary, 100)}")
             case CompactionFailed(error=error):
-                remark(f"    failed: {brief(error.message, 100)}")
+                self._remark(f"    failed: {brief(error.message, 100)}")
             case _:
                 pass
 
@@ -351,9 +357,18 @@ class _Text:
         more = text[already - offset :]
         self._shown[part] = already + len(more)
         if more:
+            self._step_aside()
             self._fresh = False
             sys.stdout.write(plain(more) if self._terminal else more)
             sys.stdout.flush()
+
+    def _remark(self, text: str) -> None:
+        self._step_aside()
+        remark(text)
+
+    def _step_aside(self) -> None:
+        if self._asking is not None:
+            self._asking.leave()
 
     def end(self) -> None:
         """End the line that is being written, if any."""

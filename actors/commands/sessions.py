@@ -54,6 +54,7 @@ def list_sessions(
     table(
         ["SESSION", "UPDATED", "EVENTS", "MODEL", "TITLE"],
         [[item.id, moment(item.updated), str(item.head), str(item.model or "-"), item.title] for item in page.items],
+        cut=True,
     )
     if page.next is not None:
         remark(f"There are more: --cursor {page.next}")

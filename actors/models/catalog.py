@@ -206,7 +206,7 @@ class Catalog:
         variable = KEY_VARIABLES.get(name)
         if variable is None:
             return f"there is no provider {name}; {there}"
-        if len(self._providers) == 1 and variable not in self._environ:
+        if len(self._providers) == 1 and not self._environ.get(variable):
             return f"there is no provider {name}, since {variable} is not set in the environment; {there}"
         return f'there is no provider {name}; configure it with api_key_env = "{variable}"; {there}'
 

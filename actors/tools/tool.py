@@ -217,6 +217,7 @@ class Tool:
 
     @property
     def name(self) -> str:
+        """What the model calls it by."""
         return self.definition.name
 
     @classmethod
