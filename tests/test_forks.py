@@ -258,6 +258,33 @@ async def test_others_are_served_during_a_long_fork(tmp_path: Path, monkeypatch:
             assert child.id in written[update:], "nor did the fork wait for it"
 
 
+async def test_a_fork_that_begins_leaves_the_half_copy_of_another_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sweeps what nobody copies any more; here somebody does. A removal leaves it alone as well."""
+    database = open_store(tmp_path / "sessions.db")
+    append(database, LONG, session_created())
+    lengthen(database, LONG)
+    database.close()
+    async with scripted_house(tmp_path) as house:
+        other = await house.session()
+        second: list[Task[Session]] = []
+        removing: list[Task[None]] = []
+        original = Fork.rename
+
+        def rename(copy: Fork) -> None:
+            if not second and raw(house.path, "SELECT count(*) FROM session WHERE hidden = 1") == [(1,)]:
+                second.append(house.task(lambda: house.sessions.fork(LONG)))
+                removing.append(house.task(lambda: house.sessions.remove(other)))
+            original(copy)
+
+        monkeypatch.setattr(Fork, "rename", rename)
+        first = await house.sessions.fork(LONG)
+        await removing[0].result()
+        whole = await second[0].result()
+        assert first.head == whole.head == (await house.sessions.get(LONG)).head + 1
+
+
 async def test_a_fork_that_is_given_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     database = open_store(tmp_path / "sessions.db")
     append(database, LONG, session_created())
