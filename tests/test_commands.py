@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+import steerway
 from steerway.actors.commands.failures import told
 from steerway.actors.commands.output import table
 from steerway.actors.commands.program import program
 from steerway.actors.commands.sessions import sessions
+from steerway.actors.configuration import Configuration
 from support.program import SECONDS, Done, Home, Serving
 
 DEMO = ("--model", "demo/demo")
@@ -333,6 +335,15 @@ def test_an_interrupt_while_the_program_is_loaded_is_a_sentence() -> None:
 def test_the_built_in_agents_can_be_chosen(tmp_path: Path) -> None:
     home = Home(tmp_path)
     assert home.call("run", *DEMO, "--agent", "plan", "Hello").code == 0
+
+
+async def test_a_session_is_shown_with_its_budget(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.store.parent.mkdir(parents=True)
+    async with steerway.open_runtime(home.store, configuration=Configuration(), environ={}) as runtime:
+        session = await runtime.sessions.create()
+        await runtime.sessions.update(session.id, budget=0.5)
+    assert "cost       $0.0000 of a budget of $0.5000\n" in home.inside("sessions", "show", session.id).output
 
 
 # --- what people see on a terminal ------------------------------------------------------------------------------------

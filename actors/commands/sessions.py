@@ -139,6 +139,9 @@ def _described(session: Session) -> Iterator[str]:
     yield f"created    {moment(session.created)}, last changed {moment(session.updated)}"
     yield f"model      {session.model or '(the default)'}"
     tokens = session.tokens
+    budget = f" of a budget of ${session.budget:.4f}" if session.budget is not None else ""
+    if session.cost or budget:
+        yield f"cost       ${session.cost:.4f}{budget}"
     yield f"events     {session.head}; {tokens.input} tokens in, {tokens.output + tokens.reasoning} out"
 
 
