@@ -58,12 +58,18 @@ class Surroundings(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_process(cls) -> Surroundings:
-        """This process's environment, working directory and platform folders."""
+        """This process's environment, working directory and platform folders. Raises `ConfigurationError` when the working
+        directory has been removed."""
         import platformdirs
 
+        try:
+            directory = Path.cwd()
+        except FileNotFoundError:
+            message = "The working directory is not there any more; change to another one."
+            raise ConfigurationError(message, source="working directory") from None
         return cls(
             environ=os.environ,
-            directory=Path.cwd(),
+            directory=directory,
             config_folder=Path(platformdirs.user_config_dir("steerway", appauthor=False)),
             data_folder=Path(platformdirs.user_data_dir("steerway", appauthor=False)),
         )

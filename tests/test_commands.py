@@ -317,6 +317,11 @@ def test_a_prompt_from_a_closed_standard_input_is_empty(stored: Stored) -> None:
     refused(called(stored, command), 2, "The prompt is empty")
 
 
+def test_a_working_directory_that_was_removed_is_told(stored: Stored) -> None:
+    command = f'mkdir gone && cd gone && rmdir ../gone && exec "{sys.executable}" -m steerway sessions list'
+    refused(called(stored, command), 2, "The working directory is not there any more")
+
+
 def test_an_interrupt_while_the_program_is_loaded_is_a_sentence() -> None:
     program = (
         "import sys\n"
