@@ -1,5 +1,7 @@
 """The runtime as a whole: how it starts, how it ends, and what leaves its block."""
 
+import asyncio
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,16 @@ async def test_an_error_of_the_block_leaves_it_unwrapped(tmp_path: Path) -> None
     async with open_provider() as provider:
         with pytest.raises(SessionNotFoundError):
             await fail(provider)
+
+
+def test_a_program_of_another_event_loop_is_told_so(tmp_path: Path) -> None:
+    async def main(opened: AbstractAsyncContextManager[object]) -> None:
+        async with opened:
+            pass
+
+    for opened in (open_runtime(tmp_path / "store.db"), connect("ws://127.0.0.1:1")):
+        with pytest.raises(RuntimeError, match="Steerway runs on trio"):
+            asyncio.run(main(opened))
 
 
 async def test_a_second_runtime_on_the_same_store_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Rules:
 - Leaving the block cancels what runs in it; the block's own exception passes untouched, as if there were no nursery.
 - A failure of a background task arrives as one `RuntimeFailedError` with its cause, unless the block itself failed.
 - Cancellation stays what it is: one `Cancelled`, on its way to the scope it belongs to.
+- It is the first thing that every block opens, so it is what tells a program of another event loop that this one is trio's.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ class Background:
     """`async with Background() as nursery`: background tasks for the length of a block."""
 
     async def __aenter__(self) -> trio.Nursery:
+        if not trio.lowlevel.in_trio_run():
+            raise RuntimeError("Steerway runs on trio: start the program with trio.run(main), not with asyncio.")
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         return self._nursery
