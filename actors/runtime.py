@@ -66,6 +66,7 @@ from .session.history import Histories
 from .session.letters import Resume
 from .session.registry import SessionRegistry
 from .session.services import Services
+from .session.sweeping import Sweeper
 from .settings import Surroundings, load_settings
 from .storage import StorageActor
 from .tools.bounding import OutputBounds
@@ -352,6 +353,7 @@ class House:
             diagnose=self._context_defect,
             compaction=self._configuration.compaction,
             histories=Histories(),
+            sweeper=Sweeper(storage),
         )
 
     def _random(self) -> float:

@@ -37,6 +37,7 @@ from steerway.actors.session.history import Histories
 from steerway.actors.session.letters import Create
 from steerway.actors.session.registry import SessionRegistry
 from steerway.actors.session.services import Services
+from steerway.actors.session.sweeping import Sweeper
 from steerway.actors.storage import StorageActor
 from steerway.actors.tools.bounding import OutputBounds
 from steerway.actors.tools.registry import ToolRegistry
@@ -120,6 +121,7 @@ async def open_stack(folder: Path, configuration: Configuration | None = None) -
         diagnose=lambda _: None,
         compaction=Compaction(),
         histories=Histories(),
+        sweeper=Sweeper(storage),
     )
     sessions = SessionRegistry(services, removed=feed.end_session)
     router = Router(

@@ -16,7 +16,7 @@ from steerway import ContextSource, Location, SystemContext, Unavailable, codec_
 from steerway.actors.blocking import Threads
 from steerway.actors.configuration import Agent, PermissionRule
 from steerway.actors.context.source import ContextKeyError
-from steerway.actors.session import preview
+from steerway.actors.session.history import History
 from steerway.protocol.values import (
     CONTEXT_INVALID,
     CONTEXT_UNAVAILABLE,
@@ -30,6 +30,7 @@ from steerway.protocol.values import (
     SystemMessage,
     ToolSucceeded,
 )
+from steerway.storage.history import Stretch
 from support.answers import answer, status, text, tool_call
 from support.house import OTHER, Ticks, baseline, configuration, open_house, said, scripted_house
 from support.provider import open_provider
@@ -497,19 +498,19 @@ async def test_provider_context_of_much_is_made_outside_the_loop(
 ) -> None:
     """Nobody else is served while megabytes are made into a request, whether they are history or wait to become it."""
     places: list[bool] = []
-    lower = preview.lower
+    extend = History.extend
 
-    def noted(*given: Any, **named: Any) -> Any:
+    def noted(history: History, stretch: Stretch) -> None:
         places.append(threading.current_thread() is threading.main_thread())
-        return lower(*given, **named)
+        extend(history, stretch)
 
-    monkeypatch.setattr(preview, "lower", noted)
     async with open_provider() as provider, open_house(provider, tmp_path, blocking=Threads()) as house:
         session = await house.session()
         if asked == "waiting":
             await house.admit(session, "x" * 2_000_000)
         elif asked == "answered":
             await house.ask(session, "x" * 2_000_000)
+        monkeypatch.setattr(History, "extend", noted)
         shown = await house.sessions.provider_context(session)
         assert shown.request is not None
     assert places == [asked == "nothing"]

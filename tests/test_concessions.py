@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
+
 from steerway.actors.configuration import Configuration, Model, ModelSelection, Provider
 from steerway.protocol.values import PROVIDER_INVALID_REQUEST, CompletedOutcome, FailedOutcome, TurnCompleted, TurnFailed
 from steerway.protocol.values.prompt import PromptFile
@@ -57,6 +59,10 @@ async def test_metadata_that_a_provider_does_not_know_any_more_are_left_out_and_
         assert refusals == [2]
         requests = house.provider.requests
         assert [signatures(request) for request in requests] == [0, 1, 2, 0, 1]
+        shown = await house.sessions.provider_context(session)
+        assert shown.request is not None
+        kept = msgspec.json.encode(shown.request).count(SIGNATURE.encode())
+        assert kept == 2  # of the last two answers: what was refused is not shown either
         assert b"Hm." in requests[3].body  # as text
         (failed,) = await house.data(session, TurnFailed)
         assert (failed.error.type, failed.continues) == (PROVIDER_INVALID_REQUEST, True)

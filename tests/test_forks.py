@@ -11,6 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from steerway.actors.blocking import Inline
 from steerway.actors.feed import Feed
 from steerway.actors.session import forking
+from steerway.actors.session.sweeping import Sweeper
 from steerway.actors.storage import StorageActor
 from steerway.protocol.values import (
     AssistantMessage,
@@ -304,7 +305,8 @@ async def test_a_fork_that_is_given_up_leaves_nothing(tmp_path: Path, monkeypatc
 
         monkeypatch.setattr(Fork, "rename", rename)
         with trio.CancelScope() as scope:
-            await forking.fork(storage, Fork(LONG, SessionId("ses_child"), ids=IdSource(lambda: 1, bytes), created=1))
+            copy = Fork(LONG, SessionId("ses_child"), ids=IdSource(lambda: 1, bytes), created=1)
+            await forking.fork(storage, Sweeper(storage), copy)
         assert scope.cancelled_caught
         assert hidden == [0, 1, 1]
         storage.close()

@@ -191,7 +191,7 @@ class SessionHandlers:
             created=services.now_ms(),
             before=params.before,
         )
-        return in_task(peer, partial(fork, services.storage, copy))
+        return in_task(peer, partial(fork, services.storage, services.sweeper, copy))
 
     def _get(self, params: op.SessionParams, peer: Peer) -> Answer[Any]:
         async def read() -> Session:

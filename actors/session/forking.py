@@ -8,16 +8,16 @@ from __future__ import annotations
 from ...protocol.values.session import Session
 from ...storage.copying import Fork
 from ..storage import StorageActor
-from .sweeping import owning, sweep, sweep_unowned
+from .sweeping import Sweeper
 
 
-async def fork(storage: StorageActor, copy: Fork) -> Session:
+async def fork(storage: StorageActor, sweeper: Sweeper, copy: Fork) -> Session:
     """The child, once it is whole. Raises `SessionNotFoundError`, `MessageNotFoundError`, or `StorageUnavailableError`.
 
     Cancelled before the last page is committed, it leaves no child.
     """
-    await sweep_unowned(storage)
-    with owning(storage, (copy.child_id,)):
+    await sweeper.sweep_unowned()
+    with sweeper.owning((copy.child_id,)):
         whole = False
         try:
             while await storage.read(copy.survey):
@@ -31,4 +31,4 @@ async def fork(storage: StorageActor, copy: Fork) -> Session:
                     return child.session
         finally:
             if copy.begun and not whole:
-                await sweep(storage, (copy.child_id,))
+                await sweeper.sweep((copy.child_id,))

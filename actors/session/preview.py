@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from ...protocol.llm.invariants import RequestInvariantError, check
-from ...protocol.llm.lowering import lower
+from ...protocol.llm.invariants import RequestInvariantError
 from ...protocol.llm.request import RequestMessage
 from ...protocol.provider_context import ProviderContext
 from ...protocol.values.context import ContextContribution
@@ -37,7 +36,7 @@ from .boundary import (
     system_context,
     view_of,
 )
-from .history import is_long
+from .history import History, is_long
 from .promotion import Admitted, eligible
 from .services import Services
 
@@ -58,9 +57,9 @@ async def provider_context(services: Services, session_id: SessionId) -> Provide
         new = await _new(services, view, pending, admitted)
 
         def made() -> tuple[RequestMessage, ...]:
-            messages = lower(_history(view, new, admitted), model.ref, media=model.media)
-            check(messages)
-            return messages
+            history = History(services.models, model, services.histories.conceded(session_id))
+            history.extend(view.stretch._replace(messages=_history(view, new, admitted)))
+            return history.messages()
 
         messages = await services.blocking.run(made) if _is_long(view, new) else made()
         tools = services.tools.materialise(view.record.session.location, agent.name, agent.rules)

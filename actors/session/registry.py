@@ -26,7 +26,6 @@ from ...storage.removal import grave
 from .actor import SessionActor
 from .letters import SessionLetter
 from .services import Services
-from .sweeping import owning, sweep, sweep_unowned
 
 IDLE_SECONDS = 300.0
 SETTLE_SECONDS = 5.0
@@ -109,7 +108,7 @@ class SessionRegistry:
 
         They are gone for everybody with one short transaction; their rows go afterwards, between the commits of others.
         """
-        storage = self._services.storage
+        storage, sweeper = self._services.storage, self._services.sweeper
         family = await storage.read(lambda reader: reader.family(session_id))
         gone: set[SessionId] = set()
         outputs: tuple[str, ...] = ()
@@ -135,10 +134,10 @@ class SessionRegistry:
                     self._dismiss(member, removed=member in gone)
             await self._services.blocking.run(lambda: _delete(outputs))
         names = [grave(member) for member in gone]
-        with owning(storage, names):
-            swept = await sweep(storage, names)
+        with sweeper.owning(names):
+            swept = await sweeper.sweep(names)
         if swept:
-            await sweep_unowned(storage)
+            await sweeper.sweep_unowned()
 
     def _dismiss(self, session_id: SessionId, *, removed: bool) -> None:
         error = SessionNotFoundError(f"The session {session_id} was removed.", session_id=session_id)

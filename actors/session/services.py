@@ -20,6 +20,7 @@ from ..models.models import Models
 from ..storage import StorageActor
 from ..tools.registry import ToolRegistry
 from .history import Histories
+from .sweeping import Sweeper
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Services:
     """Tells operators of a source that could not be observed, and should have been."""
     compaction: Compaction
     histories: Histories
+    sweeper: Sweeper
 
     def new_event(self, data: EventData) -> NewEvent:
         """A durable event with its id and time, ready for the journal."""
