@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -36,7 +37,7 @@ def test_the_demo_tells_its_story_and_leaves_nothing_behind(tmp_path: Path) -> N
     assert "\x1b" not in done.output  # it does not go to a terminal
     *story, run, serve = done.output.splitlines()
     assert max(len(line) for line in story) <= 80
-    assert serve.strip() == f"{sys.executable} -m steerway serve"
+    assert serve.strip() == f"{shlex.quote(sys.executable)} -m steerway serve"
     answered = subprocess.run(
         run.strip(), check=False, shell=True, env=home.environ, cwd=home.work, capture_output=True, text=True
     )
@@ -62,7 +63,7 @@ def test_hints_are_typed_as_the_program_was(
     for folder in ("bin", "path"):
         (home / folder).mkdir(parents=True)
         (home / folder / "steerway").touch(0o755)
-    names = {"home": str(home), "python": sys.executable}
+    names = {"home": str(home), "python": shlex.quote(sys.executable)}
     monkeypatch.chdir(home / directory)
     monkeypatch.setenv("PATH", str(home / "path"))
     monkeypatch.setattr(sys, "argv", [called.format(**names), "demo"])
