@@ -1,6 +1,8 @@
 """Ids that are made: their form, their order, and what randomness they take."""
 
 import os
+import sys
+import threading
 
 from steerway.protocol.values.ids import IdSource, is_well_formed
 
@@ -31,3 +33,22 @@ def test_no_byte_of_the_randomness_is_used_twice():
     for _ in range(200):
         source.part()
     assert 200 * 14 <= sum(given) < 400 * 14
+
+
+def test_ids_that_two_threads_make_are_all_different():
+    """Transactions make ids in the storage thread while the loop makes others."""
+    source = IdSource(lambda: 1_700_000_000_000, os.urandom)
+    made: tuple[list[str], list[str]] = ([], [])
+    threads = [threading.Thread(target=lambda ids=ids: ids.extend(source.event() for _ in range(100_000))) for ids in made]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert len({*made[0], *made[1]}) == 200_000
+    assert {len(id) for ids in made for id in ids} == {len("evt_") + 26}
+    assert all(ids == sorted(ids) for ids in made)

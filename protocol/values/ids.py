@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from threading import Lock
 from typing import NewType
 
 SessionId = NewType("SessionId", str)
@@ -48,7 +49,8 @@ class IdSource:
     """Makes ids that rise strictly within one process.
 
     `now_ms` gives epoch milliseconds, `random_bytes(n)` gives n random bytes. When the clock stands still or jumps
-    backwards the counter goes on from the last value, so ids never repeat and never fall.
+    backwards the counter goes on from the last value, so ids never repeat and never fall. Any thread may ask: a transaction
+    makes ids while the loop makes others.
     """
 
     def __init__(self, now_ms: Callable[[], int], random_bytes: Callable[[int], bytes]) -> None:
@@ -57,15 +59,17 @@ class IdSource:
         self._last = 0
         self._tails = ""
         self._used = 0
+        self._lock = Lock()
 
     def _next(self, prefix: str) -> str:
-        self._last = max(self._last + 1, self._now_ms() << 12)
-        begin = self._used
-        if begin == len(self._tails):
-            begin = 0
-            self._tails = self._random_bytes(_TAIL * _TAILS_AT_ONCE).translate(_DIGIT_OF_BYTE).decode("ascii")
-        self._used = end = begin + _TAIL
-        return f"{prefix}{self._last & _CLOCK_MASK:012x}{self._tails[begin:end]}"
+        with self._lock:
+            self._last = max(self._last + 1, self._now_ms() << 12)
+            begin = self._used
+            if begin == len(self._tails):
+                begin = 0
+                self._tails = self._random_bytes(_TAIL * _TAILS_AT_ONCE).translate(_DIGIT_OF_BYTE).decode("ascii")
+            self._used = end = begin + _TAIL
+            return f"{prefix}{self._last & _CLOCK_MASK:012x}{self._tails[begin:end]}"
 
     def session(self) -> SessionId:
         return SessionId(self._next("ses_"))
