@@ -1,5 +1,7 @@
 """Steerway, a durable runtime for AI-agent sessions; this module only names what is public and loads it on first use.
 
+Long, because every public name stands here three times: for type checkers, for the program, and in `__all__`.
+
 Rules:
 - Importing the package loads none of its floors: `import steerway.protocol` brings neither trio nor SQLite, and
   `steerway.connect` brings no SQLite. Each public name is fetched from its module when it is first asked for.

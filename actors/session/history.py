@@ -11,7 +11,6 @@ Rules (semantics, "Request invariants"; ruling B10):
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from ...protocol.llm.invariants import Checker
@@ -35,7 +34,6 @@ KEPT_BYTES: Final = 64 * 1024 * 1024
 _PER_MESSAGE: Final = 1_000
 _PER_BYTE: Final = 3
 """A stored byte stands here as text and as the protocol's JSON, media in base64."""
-
 
 CONCESSIONS: Final = 10_000
 """Sessions of which it is remembered what a provider refused."""
@@ -102,12 +100,12 @@ class History:
         self.mark = stretch.mark if stretch.settled else None
 
     def _lowered(self, stretch: Stretch) -> list[RequestMessage]:
-        messages, lowering = stretch.messages, self._lowering
+        messages, lowering, concession = stretch.messages, self._lowering, self._concession
         new: list[RequestMessage] = []
-        if stretch.since is None and (conceded := self._conceded(messages)):
-            lowering.metadata = False
-            lowering.media = () if self._concession is not None and self._concession.media else self._media
-            new += lowering.extend(messages[:conceded])
+        if concession is not None and stretch.since is None:
+            conceded = _upto(messages, concession.until)
+            lowering.metadata, lowering.media = False, () if concession.media else self._media
+            new = lowering.extend(messages[:conceded])
             lowering.metadata, lowering.media = True, self._media
             messages = messages[conceded:]
         native = lowering.extend(messages)
@@ -115,12 +113,6 @@ class History:
         if stretch.messages:
             self._last = stretch.messages[-1].id
         return new + native
-
-    def _conceded(self, messages: tuple[Message, ...]) -> int:
-        """How many of all messages the concession is about; none once its last one has been compacted away."""
-        if self._concession is None:
-            return 0
-        return next((at for at, message in enumerate(messages, 1) if message.id == self._concession.until), 0)
 
     def concession(self) -> Concession | None:
         """What may be left out next because the provider refused the request; None when nothing more can be."""
@@ -151,7 +143,7 @@ class Histories:
         self._limit = limit
         self._weight = 0
         self._resting: dict[SessionId, History] = {}
-        self._concessions: OrderedDict[SessionId, Concession] = OrderedDict()
+        self._concessions: dict[SessionId, Concession] = {}
 
     def take(self, session_id: SessionId) -> History | None:
         """The session's history, which is the caller's now, or None."""
@@ -172,10 +164,10 @@ class Histories:
 
     def concede(self, session_id: SessionId, concession: Concession) -> None:
         """Remember what was refused, for as long as this process lives; the oldest go for it."""
+        self._concessions.pop(session_id, None)
         self._concessions[session_id] = concession
-        self._concessions.move_to_end(session_id)
         if len(self._concessions) > CONCESSIONS:
-            self._concessions.popitem(last=False)
+            del self._concessions[next(iter(self._concessions))]
 
     def conceded(self, session_id: SessionId) -> Concession | None:
         """What was refused last, if anything was."""
@@ -184,6 +176,11 @@ class Histories:
     def forget(self, session_id: SessionId) -> None:
         """The session leaves memory, or its history is in doubt."""
         self.take(session_id)
+
+
+def _upto(messages: tuple[Message, ...], last: MessageId) -> int:
+    """How many messages there are up to that one; none once it has been compacted away."""
+    return next((count for count, message in enumerate(messages, 1) if message.id == last), 0)
 
 
 def _has_metadata(message: RequestMessage) -> bool:

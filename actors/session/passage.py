@@ -23,7 +23,7 @@ from ...protocol.llm.transcript import estimate, tokens
 from ...protocol.values.event import TurnStarted
 from ...protocol.values.ids import MessageId, SessionId
 from ...protocol.values.location import Location
-from ...storage.history import Stretch
+from ...storage.history import Mark, Stretch
 from ..agents import Agent
 from ..context.observing import Observing
 from ..models.catalog import ModelInfo
@@ -140,7 +140,7 @@ class Passage:
                 return None
             room: int | None = None
             if not promotion.begun:
-                stretch = promotion.stretch or (await services.storage.read(view_of(session_id, history.mark))).stretch
+                stretch = promotion.stretch or await self._stretch(history.mark)
                 room = self._room(model, frame, await self._follow(stretch, model))
             return Passed(
                 view.record.session.location,
@@ -197,6 +197,9 @@ class Passage:
         limit = ceiling(self._services, model)
         return None if limit is None else limit - estimate(frame) - tokens(history.size)
 
+    async def _stretch(self, known: Mark | None) -> Stretch:
+        return await self._services.storage.read(lambda reader: reader.stretch(self._session_id, known))
+
     async def _follow(self, stretch: Stretch, model: ModelInfo) -> History:
         """The history, made for that model, with the stretch taken up."""
         history = self._history
@@ -204,7 +207,7 @@ class Passage:
             conceded = self._services.histories.conceded(self._session_id)
             history = self._history = History(self._services.models, model, conceded)
         if not history.follows(stretch):
-            stretch = await self._services.storage.read(lambda reader: reader.stretch(self._session_id, None))
+            stretch = await self._stretch(None)
         try:
             if is_long(stretch):
                 await self._services.blocking.run(lambda: history.extend(stretch))

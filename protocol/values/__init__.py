@@ -1,4 +1,7 @@
-"""The frozen values everybody exchanges: they import only each other, and hold no behaviour beyond validation."""
+"""The frozen values everybody exchanges: they import only each other, and hold no behaviour beyond validation.
+
+Long, because it names all of them in one place, and does nothing else.
+"""
 
 from .agent import (
     AgentInfo,
