@@ -39,7 +39,11 @@ def test_ids_that_two_threads_make_are_all_different():
     """Transactions make ids in the storage thread while the loop makes others."""
     source = IdSource(lambda: 1_700_000_000_000, os.urandom)
     made: tuple[list[str], list[str]] = ([], [])
-    threads = [threading.Thread(target=lambda ids=ids: ids.extend(source.event() for _ in range(100_000))) for ids in made]
+
+    def make(ids: list[str]) -> None:
+        ids.extend(source.event() for _ in range(100_000))
+
+    threads = [threading.Thread(target=make, args=(ids,)) for ids in made]
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
