@@ -1,4 +1,7 @@
-"""The acceptance scenarios of the first slice, by number, through the public surface against the scripted provider."""
+"""The acceptance scenarios of the first slice, by number, through the public surface against the scripted provider.
+
+Long, because the scenarios are one numbered list.
+"""
 
 from pathlib import Path
 

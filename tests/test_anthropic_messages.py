@@ -1,4 +1,7 @@
-"""Anthropic Messages: recorded-shape streams decoded at any cut, and requests that the protocol accepts, byte for byte."""
+"""Anthropic Messages: recorded-shape streams decoded at any cut, and requests that the protocol accepts, byte for byte.
+
+Long, because the recorded shapes are one table, and decoding and encoding share it.
+"""
 
 import json
 from typing import Any

@@ -1,4 +1,7 @@
-"""The System Context at Safe Provider-Turn Boundaries: epochs, updates, what blocks, and what is sent byte for byte."""
+"""The System Context at Safe Provider-Turn Boundaries: epochs, updates, what blocks, and what is sent byte for byte.
+
+Long, because every way through a boundary is told with the same sources.
+"""
 
 import dataclasses
 import json

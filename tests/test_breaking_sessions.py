@@ -1,5 +1,7 @@
 """Sessions under everything at once, against what is stored: no request differs from what a fresh process would send.
 
+Long, because the random program, its faults and its judge belong together.
+
 Rules:
 - A run is named by its seed, which chooses every step. Under the virtual clock, with everything in the loop, it replays
   exactly: `STEERWAY_SEEDS=17` runs that seed alone, `STEERWAY_SEEDS=0-99` so many.

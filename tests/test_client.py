@@ -1,4 +1,7 @@
-"""The client's calls: what is sent, how answers and failures come back, and how a connection opens and ends."""
+"""The client's calls: what is sent, how answers and failures come back, and how a connection opens and ends.
+
+Long, because all calls share one scripted server.
+"""
 
 import base64
 import contextlib

@@ -1,4 +1,7 @@
-"""The client's streams: opening, leaving, falling behind, ending, and following over several connections."""
+"""The client's streams: opening, leaving, falling behind, ending, and following over several connections.
+
+Long, because all streams share one scripted server.
+"""
 
 import gc
 import warnings

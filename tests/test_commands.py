@@ -1,4 +1,7 @@
-"""The commands that look and ask: `run`, `sessions`, `events`, `config`, and how they fail."""
+"""The commands that look and ask: `run`, `sessions`, `events`, `config`, and how they fail.
+
+Long, because all commands share one home and one way of being called.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One peer's requests, answers and subscriptions, over real sockets and in memory."""
+"""One peer's requests, answers and subscriptions, over real sockets and in memory.
+
+Long, because every case runs over sockets and in memory with the same fixtures.
+"""
 
 from __future__ import annotations
 

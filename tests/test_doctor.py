@@ -1,4 +1,7 @@
-"""The doctor: every invariant is broken by hand once and found, and what can be mended is mended."""
+"""The doctor: every invariant is broken by hand once and found, and what can be mended is mended.
+
+Long, because the broken stores are one table.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One exchange over HTTP/1.1 against peers that script every byte: odd answers, early answers, ends, cancellation."""
+"""One exchange over HTTP/1.1 against peers that script every byte: odd answers, early answers, ends, cancellation.
+
+Long, because all peers are scripted with the same few words, plain and under TLS.
+"""
 
 import hashlib
 import ssl

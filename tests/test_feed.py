@@ -1,4 +1,7 @@
-"""The feed: order for everybody, patience with the slow, and a cursor that misses nothing."""
+"""The feed: order for everybody, patience with the slow, and a cursor that misses nothing.
+
+Long, because all subscribers share one feed and its ways of lagging.
+"""
 
 from __future__ import annotations
 

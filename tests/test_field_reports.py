@@ -1,5 +1,7 @@
 """What users of such runtimes reported, each as a test of this one, named by its hazard, with the report's id.
 
+Long, because the reports are one list.
+
 ADM-01 is in the kill matrix. Of a report that speaks of what this program does not have, the part that applies is here: logs
 are never cut short, so the only history that is gone is another store's (EVT-02); a child session stands for a sub-agent
 (SUB-01). There is no importer, so nothing of DB-09 applies.

@@ -1,4 +1,7 @@
-"""Forks: what of a history is copied, under which ids, and that the copy stands alone."""
+"""Forks: what of a history is copied, under which ids, and that the copy stands alone.
+
+Long, because all forks are made of one history that holds everything.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Gemini: requests that the protocol accepts, byte for byte; what was decoded goes back as it came."""
+"""Gemini: requests that the protocol accepts, byte for byte; what was decoded goes back as it came.
+
+Long, because the requests are one table beside the recorded answers they return.
+"""
 
 import json
 from typing import Any

@@ -1,4 +1,7 @@
-"""Gemini: recorded-shape streams decoded at any cut, and whatever else a server may send."""
+"""Gemini: recorded-shape streams decoded at any cut, and whatever else a server may send.
+
+Long, because the recorded shapes are one table.
+"""
 
 import json
 from typing import Any

@@ -1,4 +1,7 @@
-"""Instruction files: which count, in what order, and what becomes of them when they change, vanish or cannot be read."""
+"""Instruction files: which count, in what order, and what becomes of them when they change, vanish or cannot be read.
+
+Long, because all cases share one tree of folders.
+"""
 
 from __future__ import annotations
 

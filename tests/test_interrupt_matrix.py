@@ -1,5 +1,7 @@
 """INT matrix: a turn interrupted at every point of its life rests at once, has one end, and history goes on.
 
+Long, because the points of a turn are one table, walked by one test.
+
 Rules:
 - A point scripts the provider, starts the work, and returns when the turn is where it has to be.
 - Virtual time, unless a process or a thread is to be stopped. Two seconds are the bound, five where a process has to be killed.

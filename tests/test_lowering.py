@@ -1,4 +1,7 @@
-"""Any history becomes a list of request messages that a strict provider accepts, and never changes what was sent before."""
+"""Any history becomes a list of request messages that a strict provider accepts, and never changes what was sent before.
+
+Long, because each rule is shown beside the property that holds them all.
+"""
 
 import json
 from typing import Any, cast

@@ -1,5 +1,7 @@
 """One conversation across all protocols: each request is valid, and continuation metadata meets only its own model.
 
+Long, because each protocol says its part of one conversation.
+
 The turns are decoded from each protocol's own stream, so that the metadata is what the decoders make.
 """
 

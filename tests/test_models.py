@@ -1,4 +1,7 @@
-"""Models over real HTTP on loopback: what is sent, what arrives, and what becomes of everything that goes wrong."""
+"""Models over real HTTP on loopback: what is sent, what arrives, and what becomes of everything that goes wrong.
+
+Long, because all failures of one way are seen together.
+"""
 
 import gzip
 import logging

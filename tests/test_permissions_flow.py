@@ -1,4 +1,7 @@
-"""Permission requests from the call that asks to the answer and what it changes, through the public surface."""
+"""Permission requests from the call that asks to the answer and what it changes, through the public surface.
+
+Long, because all flows share the same agents, rules and tools.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """What a start does about the work of a process that is gone: it settles, and under policy `continue` goes on.
 
+Long, because all starts share the same crashed processes.
+
 A process that dies is a copy of its store at that moment (`crash_image`), opened by the next runtime.
 """
 

@@ -1,4 +1,7 @@
-"""Retries of a provider turn, in virtual time: when they come, what they send, what ends a back-off, and cut answers."""
+"""Retries of a provider turn, in virtual time: when they come, what they send, what ends a back-off, and cut answers.
+
+Long, because all kinds of failure are told in the same virtual time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a session keeps, promotes and uses, and what a fork leaves: faults that a second reading found."""
+"""What a session keeps, promotes and uses, and what a fork leaves: faults that a second reading found.
+
+Long, because its cases share their provider, tools and stores.
+"""
 
 from __future__ import annotations
 

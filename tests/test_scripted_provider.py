@@ -1,5 +1,7 @@
 """The scripted provider does on the wire what its script says, and notices what a strict provider would refuse.
 
+Long, because each word of the script is tried on each wire.
+
 Rules:
 - The clients are httpx2 and bare sockets; nothing here knows Steerway's own provider code.
 - Where a piece must have arrived before the next is sent, a hold separates them.

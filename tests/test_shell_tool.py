@@ -1,4 +1,7 @@
-"""`shell` with real processes: what comes back, what ends, and what never gets out."""
+"""`shell` with real processes: what comes back, what ends, and what never gets out.
+
+Long, because all cases share one way of running and of looking for what is left.
+"""
 
 from __future__ import annotations
 

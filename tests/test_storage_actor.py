@@ -1,4 +1,7 @@
-"""The storage actor: what happens in which order around a commit, and what one writer's chain means."""
+"""The storage actor: what happens in which order around a commit, and what one writer's chain means.
+
+Long, because all orders are told with the same few transactions.
+"""
 
 from __future__ import annotations
 

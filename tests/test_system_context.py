@@ -1,4 +1,7 @@
-"""The algebra of System Context: composition, the four outcomes, and what never changes them."""
+"""The algebra of System Context: composition, the four outcomes, and what never changes them.
+
+Long, because examples and properties share one set of sources.
+"""
 
 from __future__ import annotations
 

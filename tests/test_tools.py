@@ -1,4 +1,7 @@
-"""The Tool contract, the registry, and what calls come to."""
+"""The Tool contract, the registry, and what calls come to.
+
+Long, because contract, registry and calls share the same tools.
+"""
 
 from __future__ import annotations
 

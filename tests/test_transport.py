@@ -1,4 +1,7 @@
-"""The transport against odd and hostile providers: signs of life without an answer, compression, heads, ends, and log lines."""
+"""The transport against odd and hostile providers: signs of life without an answer, compression, heads, ends, and log lines.
+
+Long, because all odd servers share one script.
+"""
 
 import gzip
 import logging

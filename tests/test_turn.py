@@ -1,4 +1,7 @@
-"""One Provider Turn: wherever it is stopped or broken it has one end, and the history it leaves can be sent."""
+"""One Provider Turn: wherever it is stopped or broken it has one end, and the history it leaves can be sent.
+
+Long, because all ends of a turn are seen together.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,5 +1,7 @@
 """A runtime on a store of its own against the scripted provider, and what tests look at in it.
 
+Long, because what tests look at in a runtime is asked for in one place.
+
 Rules:
 - Everything goes through the public surface: the embedded client, `runtime.listen` and `connect` for sockets.
 - Clock and ids come from `Ticks`, so that runs repeat; whoever opens the same folder again passes the same one.
