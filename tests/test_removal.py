@@ -96,7 +96,7 @@ def busy(session_id: SessionId) -> list[Any]:
             save=(),
         ),
         QuestionAsked(request_id=RequestId(f"que_{session_id}"), assistant_message_id=answer, call_id=call, questions=()),
-        SyntheticAdded(message_id=MessageId(f"msg_{session_id}_4"), text="Near.", paths=("/work/AGENTS.md",)),
+        SyntheticAdded(message_id=MessageId(f"msg_{session_id}_4"), text="Near.", paths=("/somewhere/AGENTS.md",)),
     ]
 
 
