@@ -24,6 +24,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
@@ -341,7 +342,7 @@ class House:
             models=self._models,
             tools=self.tools,
             agents=Agents(configured),
-            ids=IdSource(self._now_ms, self._random_bytes),
+            ids=IdSource(self._now_ms, self._random_bytes, Lock()),
             now_ms=self._now_ms,
             blocking=self._blocking,
             max_pending=MAX_PENDING,

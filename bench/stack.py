@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 import trio
 
@@ -109,7 +110,7 @@ async def open_stack(folder: Path, configuration: Configuration | None = None) -
         models=models,
         tools=ToolRegistry(OutputBounds(outputs, blocking)),
         agents=Agents(),
-        ids=IdSource(now_ms, os.urandom),
+        ids=IdSource(now_ms, os.urandom, Lock()),
         now_ms=now_ms,
         blocking=blocking,
         max_pending=1 << 40,

@@ -37,7 +37,7 @@ def test_no_byte_of_the_randomness_is_used_twice():
 
 def test_ids_that_two_threads_make_are_all_different():
     """Transactions make ids in the storage thread while the loop makes others."""
-    source = IdSource(lambda: 1_700_000_000_000, os.urandom)
+    source = IdSource(lambda: 1_700_000_000_000, os.urandom, threading.Lock())
     made: tuple[list[str], list[str]] = ([], [])
 
     def make(ids: list[str]) -> None:

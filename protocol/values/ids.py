@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from threading import Lock
+from contextlib import AbstractContextManager, nullcontext
 from typing import NewType
 
 SessionId = NewType("SessionId", str)
@@ -49,20 +49,25 @@ class IdSource:
     """Makes ids that rise strictly within one process.
 
     `now_ms` gives epoch milliseconds, `random_bytes(n)` gives n random bytes. When the clock stands still or jumps
-    backwards the counter goes on from the last value, so ids never repeat and never fall. Any thread may ask: a transaction
-    makes ids while the loop makes others.
+    backwards the counter goes on from the last value, so ids never repeat and never fall. `guard` is held while one is made:
+    a lock where several threads ask, as in a runtime, whose transactions make ids while its loop makes others.
     """
 
-    def __init__(self, now_ms: Callable[[], int], random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        random_bytes: Callable[[int], bytes],
+        guard: AbstractContextManager[object] | None = None,
+    ) -> None:
         self._now_ms = now_ms
         self._random_bytes = random_bytes
         self._last = 0
         self._tails = ""
         self._used = 0
-        self._lock = Lock()
+        self._guard = nullcontext() if guard is None else guard
 
     def _next(self, prefix: str) -> str:
-        with self._lock:
+        with self._guard:
             self._last = max(self._last + 1, self._now_ms() << 12)
             begin = self._used
             if begin == len(self._tails):
